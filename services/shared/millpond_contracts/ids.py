@@ -1,0 +1,188 @@
+"""Typed, time-ordered identifiers: `job_01k9…`, a UUIDv7 in Crockford base 32 behind a prefix.
+
+Source of the layout: RFC 9562 section 5.7 (UUIDv7); alphabet: Crockford base 32, lower case.
+"""
+
+import os
+import threading
+import time
+import uuid
+from typing import Any, ClassVar, Self
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
+_LENGTH = 26
+
+_lock = threading.Lock()
+_last: int = 0
+
+
+def uuid7_int() -> int:
+    """A UUIDv7 as an integer, strictly rising within this process even within one millisecond."""
+    global _last
+    with _lock:
+        milliseconds = time.time_ns() // 1_000_000
+        candidate = (milliseconds << 80) | int.from_bytes(os.urandom(10), "big")
+        candidate = (candidate & ~(0xF << 76)) | (0x7 << 76)
+        candidate = (candidate & ~(0x3 << 62)) | (0x2 << 62)
+        if candidate <= _last:
+            candidate = _last + 1
+        _last = candidate
+        return candidate
+
+
+class TypedId(uuid.UUID):
+    """A UUID that knows what it identifies. Stored as `uuid`, written as `<prefix>_<base 32>`."""
+
+    __slots__ = ()
+    prefix: ClassVar[str] = ""
+
+    @classmethod
+    def new(cls) -> Self:
+        """A fresh identifier, later than every earlier one of this process."""
+        return cls(int=uuid7_int())
+
+    @classmethod
+    def of(cls, value: uuid.UUID) -> Self:
+        """The same UUID as this type; for rows read from the database."""
+        return cls(int=value.int)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The identifier written as `text`.
+
+        Raises:
+            ValueError: wrong prefix, length, or a character outside the alphabet.
+        """
+        prefix, separator, body = text.partition("_")
+        if not separator or prefix != cls.prefix:
+            raise ValueError(f"expected an id that starts with '{cls.prefix}_', found {text[:40]!r}")
+        if len(body) != _LENGTH or any(character not in _VALUES for character in body):
+            raise ValueError(f"expected {_LENGTH} characters of base 32 after '{cls.prefix}_', found {text[:40]!r}")
+        number = 0
+        for character in body:
+            number = number * 32 + _VALUES[character]
+        if number >= 1 << 128:
+            raise ValueError(f"{text[:40]!r} is beyond 128 bits")
+        return cls(int=number)
+
+    def __str__(self) -> str:
+        number, characters = self.int, []
+        for _ in range(_LENGTH):
+            number, rest = divmod(number, 32)
+            characters.append(_ALPHABET[rest])
+        return f"{self.prefix}_{''.join(reversed(characters))}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: Any) -> "TypedId":
+            if isinstance(value, cls):
+                return value
+            if isinstance(value, str):
+                return cls.parse(value)
+            raise ValueError(f"expected an id such as '{cls.prefix}_…'")
+
+        return core_schema.no_info_plain_validator_function(
+            validate, serialization=core_schema.plain_serializer_function_ser_schema(str, when_used="json")
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"type": "string", "pattern": f"^{cls.prefix}_[0-9a-hjkmnp-tv-z]{{26}}$"}
+
+
+class PoolId(TypedId):
+    __slots__ = ()
+    prefix = "pool"
+
+
+class NodeId(TypedId):
+    __slots__ = ()
+    prefix = "node"
+
+
+class DeviceId(TypedId):
+    __slots__ = ()
+    prefix = "dev"
+
+
+class JoinTokenId(TypedId):
+    __slots__ = ()
+    prefix = "join"
+
+
+class TenantId(TypedId):
+    __slots__ = ()
+    prefix = "ten"
+
+
+class ProjectId(TypedId):
+    __slots__ = ()
+    prefix = "proj"
+
+
+class ApiKeyId(TypedId):
+    __slots__ = ()
+    prefix = "key"
+
+
+class VirtualPoolId(TypedId):
+    __slots__ = ()
+    prefix = "vpool"
+
+
+class JobId(TypedId):
+    __slots__ = ()
+    prefix = "job"
+
+
+class TaskId(TypedId):
+    __slots__ = ()
+    prefix = "task"
+
+
+class AllocationId(TypedId):
+    __slots__ = ()
+    prefix = "alloc"
+
+
+class PriceVersionId(TypedId):
+    __slots__ = ()
+    prefix = "price"
+
+
+class PriceBookId(TypedId):
+    __slots__ = ()
+    prefix = "book"
+
+
+class SegmentId(TypedId):
+    __slots__ = ()
+    prefix = "seg"
+
+
+class StatementId(TypedId):
+    __slots__ = ()
+    prefix = "stmt"
+
+
+class ExportId(TypedId):
+    __slots__ = ()
+    prefix = "exp"
+
+
+class AlertId(TypedId):
+    __slots__ = ()
+    prefix = "alert"
+
+
+class EventId(TypedId):
+    __slots__ = ()
+    prefix = "evt"
