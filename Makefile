@@ -1,0 +1,49 @@
+# Everything a person types here; `make` alone lists it. The first target that needs Python builds .venv.
+VENV   := .venv
+PYTHON_ENV := $(VENV)/bin/python
+STAMP  := $(VENV)/.installed
+ONLY   ?=
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help up demo test check openapi bench test-floor lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+up: $(STAMP) ## Start the whole stack on this machine; ARGS="--split --port 8080" passes options on
+	@$(VENV)/bin/millpond up $(ARGS)
+
+demo: $(STAMP) ## From nothing to an exact bill in two minutes, in a folder of its own
+	@$(VENV)/bin/millpond demo $(ARGS)
+
+test: $(STAMP) ## Run every test that this machine can run, in one pytest run
+	@$(VENV)/bin/pytest $(ARGS)
+
+check: $(STAMP) ## Format, lint, types, import rules and the rules of the tree
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/pytest -q tests/architecture
+
+openapi: $(STAMP) ## Write the API documents, events.json and deploy/proxy.conf from the code
+	@$(PYTHON_ENV) openapi/build.py
+	@$(PYTHON_ENV) tools/build_proxy.py
+
+bench: $(STAMP) ## Measure; one JSON object per figure; ONLY=name for one of them
+	@$(PYTHON_ENV) -m tests.benchmarks $(ONLY)
+
+test-floor: $(STAMP) ## Run the integration tests on the oldest supported versions (Debian 12's PostgreSQL 15, Redis 7.0)
+	@tools/test-floor $(ARGS)
+
+lock: $(STAMP) ## Pin every dependency with hashes in requirements.lock
+	@tools/lock
+
+clean: ## Remove .venv and every cache (never the data of a stack)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find services client tests migrations openapi tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml $(wildcard requirements.lock)
+	@VENV=$(VENV) tools/install
+	@touch $@
