@@ -1,0 +1,1 @@
+"""Bodies exchanged over HTTP between people, services and agents. Bodies that come in forbid unknown fields."""

@@ -1,0 +1,392 @@
+"""A job as a tenant submits it, and what the scheduler tells about jobs, tasks, allocations and reasons."""
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from millpond_contracts.bodies.shapes import Incoming, Outgoing
+from millpond_contracts.ecosystem import EcosystemRequirement
+from millpond_contracts.ids import (
+    AllocationId,
+    DeviceId,
+    JobId,
+    NodeId,
+    PoolId,
+    PriceVersionId,
+    ProjectId,
+    TaskId,
+    TenantId,
+    VirtualPoolId,
+)
+from millpond_contracts.quantities import (
+    WHOLE_DEVICE_MILLI,
+    Count,
+    CpuMilli,
+    DeviceMilli,
+    Instant,
+    LabelKey,
+    Labels,
+    MemoryMib,
+    Name,
+)
+from millpond_contracts.resources import DeviceKind
+
+_AT_LEAST = re.compile(r"^>=\s*(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?$")
+
+
+def _check_minimum(text: str) -> str:
+    if not _AT_LEAST.match(text):
+        raise ValueError(f"expected a minimum such as '>=300', found {text[:40]!r}")
+    return text
+
+
+Minimum = Annotated[str, StringConstraints(max_length=32), AfterValidator(_check_minimum)]
+AttributeName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,64}$")]
+
+
+def minimum_value(text: str) -> float:
+    """The number in a minimum such as `>=300`."""
+    return float(text.removeprefix(">=").strip())
+
+
+class JobKind(StrEnum):
+    BATCH = "batch"
+
+
+class DeviceRequest(Incoming):
+    """Devices of one task. `milli` = share of each device in thousandths; a share below 1000 needs `count` 1.
+
+    `memory_mib` bounds the slice of a shared device, or is the least memory of a whole one.
+    `flavors` names acceptable flavors; none named = every flavor of the kind that meets the requirements.
+    """
+
+    kind: DeviceKind = DeviceKind.GPU
+    count: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    milli: Annotated[DeviceMilli, Field(ge=1, le=WHOLE_DEVICE_MILLI)] = WHOLE_DEVICE_MILLI
+    memory_mib: Annotated[MemoryMib, Field(ge=1)] | None = None
+    flavors: Annotated[tuple[Name, ...], Field(max_length=32)] = ()
+
+    @model_validator(mode="after")
+    def _fraction_of_one(self) -> "DeviceRequest":
+        if self.milli < WHOLE_DEVICE_MILLI and self.count != 1:
+            raise ValueError("a fraction of a device needs count 1; ask for several tasks instead")
+        return self
+
+
+class Resources(Incoming):
+    """What one task holds while it runs."""
+
+    cpu_milli: Annotated[CpuMilli, Field(ge=1)]
+    memory_mib: Annotated[MemoryMib, Field(ge=1)]
+    devices: Annotated[tuple[DeviceRequest, ...], Field(max_length=1)] = ()
+
+
+class Requirements(Incoming):
+    """Hard demands on the hardware and its software; unknown counts as unfit unless `allow_unknown`."""
+
+    attributes: Annotated[dict[AttributeName, Minimum], Field(max_length=16)] = Field(default_factory=dict)
+    ecosystem: EcosystemRequirement = EcosystemRequirement()
+    labels: Labels = Field(default_factory=dict)
+    arch: Annotated[tuple[str, ...], Field(max_length=8)] = ()
+    allow_unknown: bool = False
+
+
+class Toleration(Incoming):
+    """Accepts nodes with the taint `key` (any value when `value` is null)."""
+
+    key: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._/-]{0,62}$")]
+    value: str | None = Field(None, max_length=128)
+
+
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+EnvValue = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00]*$")]
+Argument = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
+
+
+class RunSpec(Incoming):
+    """What to execute. With `image` null the command runs as a process on the node."""
+
+    command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=1024)]
+    image: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
+    env: Annotated[dict[EnvName, EnvValue], Field(max_length=256)] = Field(default_factory=dict)
+
+
+class GroupSpec(Incoming):
+    """`count` identical tasks that start independently of one another."""
+
+    name: Name = "main"
+    count: Annotated[Count, Field(le=10_000)] = 1
+    resources: Resources
+    requires: Requirements = Requirements()
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
+    run: RunSpec
+    stop_grace_seconds: int = Field(10, ge=0, le=3600)
+
+
+class RetryReason(StrEnum):
+    NODE_LOST = "node_lost"
+    PREEMPTED = "preempted"
+    FAILED = "failed"
+
+
+class RetrySpec(Incoming):
+    """How often a task may be tried again, and after which ends."""
+
+    max: int = Field(0, ge=0, le=100)
+    on: Annotated[tuple[RetryReason, ...], Field(max_length=3)] = (RetryReason.NODE_LOST, RetryReason.PREEMPTED)
+
+
+class JobSpec(Incoming):
+    """A job as it is submitted. `time_limit_seconds` bounds each task from the moment it is active."""
+
+    name: Name
+    virtual_pool: VirtualPoolId
+    kind: JobKind = JobKind.BATCH
+    priority: int = Field(50, ge=0, le=1000, description="higher goes first")
+    groups: Annotated[tuple[GroupSpec, ...], Field(min_length=1, max_length=64)]
+    time_limit_seconds: int | None = Field(None, ge=1, le=31_536_000)
+    retry: RetrySpec = RetrySpec()
+    labels: Labels = Field(default_factory=dict)
+    project_id: ProjectId | None = None
+
+    @model_validator(mode="after")
+    def _unique_groups(self) -> "JobSpec":
+        names = [group.name for group in self.groups]
+        if len(set(names)) != len(names):
+            raise ValueError("group names must differ")
+        if sum(group.count for group in self.groups) > 10_000:
+            raise ValueError("a job has at most 10000 tasks")
+        return self
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class TaskState(StrEnum):
+    """States of one attempt of a task; a retry is a new attempt."""
+
+    PENDING = "pending"
+    BOUND = "bound"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    LOST = "lost"
+
+
+class AllocationState(StrEnum):
+    BOUND = "bound"
+    ACTIVE = "active"
+    RELEASING = "releasing"
+    RELEASED = "released"
+
+
+class EndReason(StrEnum):
+    """Why an attempt, an allocation or a job ended: a closed list."""
+
+    COMPLETED = "completed"
+    EXIT_CODE = "exit_code"
+    SIGNAL = "signal"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIME_LIMIT = "time_limit"
+    CANCELLED = "cancelled"
+    START_FAILED = "start_failed"
+    REFUSED = "refused"
+    NODE_LOST = "node_lost"
+    NODE_RESTARTED = "node_restarted"
+    DRAINED = "drained"
+    PREEMPTED = "preempted"
+    RETRIES_EXHAUSTED = "retries_exhausted"
+
+
+# Ends that the provider caused: what was still held after the stop request is waived (decision on metering).
+PROVIDER_ENDS = frozenset({EndReason.NODE_LOST, EndReason.NODE_RESTARTED, EndReason.DRAINED, EndReason.PREEMPTED})
+
+
+class DeviceShare(Outgoing):
+    """A share of one device held by an allocation. `memory_mib` null = the whole memory or not bounded."""
+
+    device_id: DeviceId
+    identity: str
+    vendor: str
+    index: int
+    uuid: str | None = None
+    flavor: str
+    milli: int
+    memory_mib: int | None = None
+
+
+class AllocationView(Outgoing):
+    """Devices, CPU and memory bound to one attempt of a task on one node.
+
+    `epoch` fences the agent; `generation` rises with every change. `waived_from` = when the provider asked it to stop.
+    """
+
+    allocation_id: AllocationId
+    job_id: JobId
+    job_name: str
+    task_id: TaskId
+    group: str
+    index: int
+    attempt: int
+    tenant_id: TenantId
+    project_id: ProjectId | None
+    virtual_pool_id: VirtualPoolId
+    pool_id: PoolId
+    node_id: NodeId
+    cpu_milli: int
+    memory_mib: int
+    devices: tuple[DeviceShare, ...]
+    term: str = "on_demand"
+    price_version_id: PriceVersionId | None
+    labels: dict[str, str] = Field(default_factory=dict)
+    state: AllocationState
+    epoch: int
+    bound_at: Instant
+    active_at: Instant | None = None
+    stop_requested_at: Instant | None = None
+    waived_from: Instant | None = None
+    released_at: Instant | None = None
+    reason: EndReason | None = None
+    exit_code: int | None = None
+    generation: int
+
+
+class TaskView(Outgoing):
+    """A task with its latest attempt."""
+
+    task_id: TaskId
+    job_id: JobId
+    group: str
+    index: int
+    attempt: int
+    state: TaskState
+    state_since: Instant
+    reason: EndReason | None
+    message: str | None
+    exit_code: int | None
+    allocation: AllocationView | None
+
+
+class GroupView(Outgoing):
+    name: str
+    count: int
+    by_state: dict[str, int]
+
+
+class JobView(Outgoing):
+    """A job as it is. The command and the environment are shown only to the job's tenant, by this route alone."""
+
+    job_id: JobId
+    tenant_id: TenantId
+    project_id: ProjectId | None
+    virtual_pool_id: VirtualPoolId
+    pool_id: PoolId
+    name: str
+    kind: JobKind
+    priority: int
+    state: JobState
+    state_since: Instant
+    reason: EndReason | None
+    message: str | None
+    groups: list[GroupView]
+    labels: dict[str, str]
+    created_at: Instant
+    started_at: Instant | None
+    ended_at: Instant | None
+    generation: int
+
+
+class JobDetail(JobView):
+    """A job with its specification and its tasks."""
+
+    spec: JobSpec
+    tasks: list[TaskView]
+
+
+class AdmissionView(Outgoing):
+    """How a job stands against its virtual pool's limits; amounts in the resource's unit."""
+
+    resource: str
+    flavor: str | None
+    limit: int
+    used: int
+    borrowed: int
+    requested: int
+    missing: int
+
+
+class Unblock(Outgoing):
+    """Something that would let the job start, and what it would change."""
+
+    action: str
+    effect: str
+
+
+class Explanation(Outgoing):
+    """Why a job waits: one dominant reason, the count of nodes per reason (summing to the pool's nodes), what helps."""
+
+    job_id: JobId
+    state: JobState
+    as_of: Instant
+    dominant: str
+    message: str
+    position: int | None = Field(None, description="1 = next in the queue of the virtual pool")
+    counts: dict[str, int] = Field(default_factory=dict)
+    nodes: int = 0
+    admission: list[AdmissionView] = Field(default_factory=list)
+    largest_free_block: int | None = Field(None, description="free whole devices on the best node")
+    would_unblock: list[Unblock] = Field(default_factory=list)
+    estimated_start: Instant | None = None
+
+
+class UsageLine(Outgoing):
+    """Use of one resource by one virtual pool, against its limits."""
+
+    virtual_pool_id: VirtualPoolId
+    resource: str
+    flavor: str | None
+    used: int
+    guaranteed: int
+    hard: int
+    limit_generation: int
+
+
+class QueueEntry(Outgoing):
+    """One pending job of a virtual pool's queue, in order."""
+
+    position: int
+    job_id: JobId
+    name: str
+    priority: int
+    created_at: Instant
+    pending_tasks: int
+    dominant: str | None
+    message: str | None
+
+
+class LogPage(Outgoing):
+    """Log text of one attempt from `offset`; `ended` = nothing more will come."""
+
+    task_id: TaskId
+    attempt: int
+    offset: int
+    next_offset: int
+    text: str
+    ended: bool
+    cut: bool = Field(description="the middle was left out because the log passed its limit")
+
+
+class LabelFilter(Incoming):
+    key: LabelKey
+    value: str | None = None

@@ -1,0 +1,392 @@
+"""Pools, nodes, devices and flavors as the registry tells them, and what an agent says to the registry."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, StringConstraints
+
+from millpond_contracts.bodies.shapes import Incoming, Outgoing
+from millpond_contracts.ecosystem import Ecosystem
+from millpond_contracts.ids import DeviceId, JoinTokenId, NodeId, PoolId, TenantId
+from millpond_contracts.quantities import (
+    CpuMilli,
+    DeviceMilli,
+    Generation,
+    Instant,
+    Labels,
+    MemoryMib,
+    Name,
+    Seconds,
+)
+from millpond_contracts.resources import (
+    DeviceHealth,
+    DeviceKind,
+    Isolation,
+    NodeInventory,
+    Signal,
+    Slot,
+    Taint,
+    Topology,
+)
+
+
+class NodeState(StrEnum):
+    """joined → checking → ready ⇄ unreachable → removed."""
+
+    JOINED = "joined"
+    CHECKING = "checking"
+    READY = "ready"
+    UNREACHABLE = "unreachable"
+    REMOVED = "removed"
+
+
+class CordonReason(StrEnum):
+    """Why nothing new may start on a node; each owner removes only its own reason."""
+
+    OPERATOR = "operator"
+    HEALTH = "health"
+    SCALE_IN = "scale_in"
+    MOVE = "move"
+    DRAIN = "drain"
+
+
+class PoolIsolation(StrEnum):
+    SHARED = "shared"
+    DEDICATED = "dedicated"
+
+
+class DeviceSharing(StrEnum):
+    """Whose slices may lie on one device together."""
+
+    SAME_TENANT = "same_tenant"
+    ANY = "any"
+
+
+class NodeSelector(Incoming):
+    """Which joining nodes a pool takes; an empty selector takes every node. All given parts must hold."""
+
+    labels: Labels = Field(default_factory=dict)
+    arch: str | None = Field(None, max_length=32)
+    region: str | None = Field(None, max_length=64)
+    zone: str | None = Field(None, max_length=64)
+    vendor: str | None = Field(None, max_length=32, description="vendor of at least one device; 'none' = no device")
+    model_key: str | None = Field(None, max_length=128)
+
+
+class PoolSpec(Incoming):
+    """A pool as an operator creates or replaces it."""
+
+    name: Name
+    priority: int = Field(0, ge=-1000, le=1000, description="pools are tried for a joining node from high to low")
+    selector: NodeSelector = NodeSelector()
+    performance_class: Name = "standard"
+    region: str | None = Field(None, max_length=64)
+    zone: str | None = Field(None, max_length=64)
+    isolation: PoolIsolation = PoolIsolation.SHARED
+    tenant_id: TenantId | None = Field(None, description="the one tenant of a dedicated pool")
+    device_sharing: DeviceSharing = DeviceSharing.SAME_TENANT
+    allow_oversubscription: bool = False
+    allow_shared_users: bool = Field(False, description="tasks of several tenants on nodes whose isolation is 'none'")
+    unreachable_after_seconds: int = Field(30, ge=1, le=3600)
+    lease_seconds: int = Field(300, ge=2, le=86_400)
+    stop_grace_seconds: int = Field(30, ge=0, le=3600)
+    reference_task_milli: DeviceMilli = Field(1000, description="what 'available' must be able to serve")
+    labels: Labels = Field(default_factory=dict)
+
+
+class PoolView(Outgoing):
+    """A pool as it is; `shard` names the scheduler shard that owns it."""
+
+    pool_id: PoolId
+    name: str
+    priority: int
+    selector: NodeSelector
+    performance_class: str
+    region: str | None
+    zone: str | None
+    isolation: PoolIsolation
+    tenant_id: TenantId | None
+    device_sharing: DeviceSharing
+    allow_oversubscription: bool
+    allow_shared_users: bool
+    unreachable_after_seconds: int
+    lease_seconds: int
+    stop_grace_seconds: int
+    reference_task_milli: int
+    labels: dict[str, str]
+    shard: int = 0
+    created_at: Instant
+    generation: int
+
+
+class FlavorSelector(Incoming):
+    """Which devices belong to a flavor; the selector with most given fields wins."""
+
+    vendor: str | None = Field(None, max_length=32)
+    model_key: str | None = Field(None, max_length=128)
+    model_prefix: str | None = Field(None, max_length=128)
+    memory_mib_min: MemoryMib | None = None
+    memory_mib_max: MemoryMib | None = None
+
+
+class FlavorSpec(Incoming):
+    """A class of device. `profiles` names partition profiles (MIG) that may be asked for."""
+
+    name: Name
+    kind: DeviceKind = DeviceKind.GPU
+    selector: FlavorSelector
+    profiles: Annotated[tuple[str, ...], Field(max_length=64)] = ()
+
+
+class FlavorView(Outgoing):
+    name: str
+    kind: DeviceKind
+    selector: FlavorSelector
+    profiles: tuple[str, ...] = ()
+    builtin: bool = False
+    generation: int
+
+
+class DeviceView(Outgoing):
+    """A device as others need to know it: what it offers, never how busy it is."""
+
+    device_id: DeviceId
+    identity: str
+    index: int
+    uuid: str | None = None
+    kind: DeviceKind
+    vendor: str
+    model: str | None
+    model_key: str | None
+    flavor: str
+    memory_mib: int | None = Field(description="usable memory; null when unknown")
+    attributes: dict[str, float] = Field(
+        default_factory=dict, description="fp32_tflops, fp16_tflops, bf16_tflops, fp8_tflops, int8_tops, memory_gib, …"
+    )
+    ecosystem: Ecosystem = Ecosystem()
+    partition_modes: tuple[str, ...] = ()
+    slot: Slot = Slot()
+    health: DeviceHealth
+    health_reason: str | None = None
+
+
+class DrainView(Outgoing):
+    """A drain under way: at `deadline` the scheduler stops what is left. `generation` names this drain."""
+
+    generation: int
+    deadline: Instant
+    reason: CordonReason
+
+
+class NodeView(Outgoing):
+    """A node as the registry knows it; `schedulable` = ready and no cordon reason.
+
+    `generation` rises with every change of any field, `incarnation` with every agent session.
+    """
+
+    node_id: NodeId
+    pool_id: PoolId
+    name: str
+    state: NodeState
+    state_since: Instant
+    schedulable: bool
+    cordon_reasons: tuple[CordonReason, ...] = ()
+    drain: DrainView | None = None
+    incarnation: int
+    boot_id: str | None
+    arch: str | None
+    cpu_milli: int
+    memory_mib: int
+    devices: tuple[DeviceView, ...] = ()
+    labels: dict[str, str] = Field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    topology: Topology = Topology()
+    ecosystem: Ecosystem = Ecosystem()
+    runtimes: tuple[str, ...] = ()
+    isolation: Isolation = Isolation.NONE
+    last_heartbeat_at: Instant | None = None
+    created_at: Instant
+    generation: int
+
+
+class CapacityFigures(Outgoing):
+    """Decision record on capacity: total = unschedulable + allocated + reserved + fragmented + available, in milli.
+
+    `fits` counts tasks that could start now, keyed by the milli of one device (`250`, `500`, `1000`) or by
+    the devices on one node (`2x1000`, `4x1000`, `8x1000`).
+    """
+
+    flavor: str
+    total: int
+    unschedulable: int
+    allocated: int
+    reserved: int
+    fragmented: int
+    available: int
+    fits: dict[str, int] = Field(default_factory=dict)
+
+
+class HostCapacity(Outgoing):
+    """CPU (milli) or memory (MiB) of a pool: total = unschedulable + allocated + reserved + available."""
+
+    resource: str
+    total: int
+    unschedulable: int
+    allocated: int
+    reserved: int
+    available: int
+
+
+class PoolCapacity(Outgoing):
+    pool_id: PoolId
+    as_of: Instant
+    nodes: dict[str, int] = Field(description="number of nodes by state, and 'schedulable'")
+    hosts: list[HostCapacity]
+    devices: list[CapacityFigures]
+    recounted_at: Instant | None = None
+    generation: int
+
+
+# What an agent says to the registry.
+
+
+class JoinTokenSpec(Incoming):
+    """A token with which machines may join; `pool_id` fixes the pool, else selectors decide."""
+
+    pool_id: PoolId | None = None
+    expires_in_seconds: int = Field(86_400, ge=60, le=31_536_000)
+    max_uses: int | None = Field(None, ge=1, le=1_000_000)
+    labels: Labels = Field(default_factory=dict)
+
+
+class JoinTokenView(Outgoing):
+    """`token` is shown once, in the answer that creates it."""
+
+    join_token_id: JoinTokenId
+    token: str | None = None
+    pool_id: PoolId | None
+    expires_at: Instant
+    max_uses: int | None
+    uses: int
+    labels: dict[str, str]
+    revoked: bool
+    created_at: Instant
+    generation: int
+
+
+PublicKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{43}$")]
+Signature = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{86}$")]
+
+
+class JoinRequest(Incoming):
+    """`public_key` is the raw Ed25519 key in unpadded base64url. Joining twice with one key gives the same node."""
+
+    token: str = Field(min_length=8, max_length=128)
+    public_key: PublicKey
+    name: Name = Field(description="wanted name; made unique in the pool by a suffix")
+    inventory: NodeInventory
+    labels: Labels = Field(default_factory=dict)
+
+
+class JoinAnswer(Outgoing):
+    node_id: NodeId
+    name: str
+    pool_id: PoolId
+
+
+class ChallengeRequest(Incoming):
+    node_id: NodeId
+
+
+class ChallengeAnswer(Outgoing):
+    nonce: str
+    expires_at: Instant
+
+
+class SessionRequest(Incoming):
+    """`signature` = Ed25519 over the bytes of `millpond-session:<node_id>:<nonce>`, unpadded base64url."""
+
+    node_id: NodeId
+    nonce: str = Field(max_length=128)
+    signature: Signature
+    boot_id: str = Field(min_length=1, max_length=64)
+    agent_version: str = Field(max_length=64)
+
+
+class SessionAnswer(Outgoing):
+    """`token` serves registry `/v1/agent/*` and scheduler `/v1/work/*`; `incarnation` rises per session."""
+
+    token: str
+    expires_at: Instant
+    incarnation: int
+    heartbeat_seconds: int
+    pool: PoolView
+
+
+class SessionRenewal(Incoming):
+    """Renewing keeps the incarnation: the node token is exchanged for a fresh one before it expires."""
+
+
+class InventoryReport(Incoming):
+    """The whole inventory, pushed at start and on change; `sequence` rises within an incarnation."""
+
+    sequence: int = Field(ge=0, le=2**53)
+    inventory: NodeInventory
+
+
+class ReadyReport(Incoming):
+    """The explicit statement that a node can work; until then it is unschedulable. `checks` name what was verified."""
+
+    checks: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
+
+
+class Heartbeat(Incoming):
+    """A sign of life with the signals sampled since the last one (at most 8,192)."""
+
+    boot_id: str = Field(min_length=1, max_length=64)
+    monotonic_ms: int = Field(ge=0, le=2**53)
+    inventory_sequence: int = Field(ge=0, le=2**53)
+    signals: Annotated[list[Signal], Field(max_length=8192)] = Field(default_factory=list)
+    conditions: Annotated[list["Condition"], Field(max_length=256)] = Field(default_factory=list)
+
+
+class Condition(Incoming):
+    """A fact about a node or device that opened or closed; evidence in words."""
+
+    target: str = Field(max_length=128)
+    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_.]{1,64}$")]
+    open: bool
+    evidence: str = Field("", max_length=512)
+
+
+class HeartbeatAnswer(Outgoing):
+    """`send_inventory` asks for the whole inventory again; state and cordons are for people on the machine."""
+
+    server_at: Instant
+    send_inventory: bool
+    state: NodeState
+    cordon_reasons: tuple[CordonReason, ...] = ()
+    heartbeat_seconds: int
+
+
+class DrainRequest(Incoming):
+    """Stop new work and empty the node until `deadline_seconds` from now; then what is left is stopped."""
+
+    deadline_seconds: Seconds = 3600
+    generation: Generation | None = Field(None, description="refused when the node has another generation")
+
+
+class CordonRequest(Incoming):
+    generation: Generation | None = None
+
+
+class MoveRequest(Incoming):
+    """Move the node to another pool once it is drained."""
+
+    pool_id: PoolId
+    deadline_seconds: Seconds = 3600
+
+
+class CpuAndMemory(Outgoing):
+    cpu_milli: CpuMilli
+    memory_mib: MemoryMib

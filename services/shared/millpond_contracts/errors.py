@@ -1,0 +1,83 @@
+"""Every error code of the API: `<service>.<noun>.<what>`, with its HTTP status and title. Never changed, never reused.
+
+`kernel.*` codes are shared by all services. The error-code page of the documentation is made from this file.
+"""
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """A stable code; `status` is the HTTP status it is sent with, `title` what it means in a few words."""
+
+    status: int
+    title: str
+
+    def __new__(cls, code: str, status: int, title: str) -> "ErrorCode":
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.status = status
+        member.title = title
+        return member
+
+    # kernel: every service
+    BODY_INVALID = "kernel.body.invalid", 422, "The request does not match the schema"
+    BODY_TOO_LARGE = "kernel.body.too_large", 413, "The request body is too large"
+    BODY_NOT_JSON = "kernel.body.not_json", 422, "The request body is not JSON"
+    ROUTE_NOT_FOUND = "kernel.route.not_found", 404, "No such route"
+    METHOD_NOT_ALLOWED = "kernel.route.method_not_allowed", 405, "The route does not take this method"
+    CREDENTIALS_MISSING = "kernel.credentials.missing", 401, "Credentials are missing"
+    CREDENTIALS_INVALID = "kernel.credentials.invalid", 401, "Credentials are not valid"
+    CREDENTIALS_REVOKED = "kernel.credentials.revoked", 401, "Credentials were revoked or have expired"
+    ROLE_FORBIDDEN = "kernel.role.forbidden", 403, "The role of these credentials may not do this"
+    IDEMPOTENCY_KEY_MISSING = "kernel.idempotency_key.missing", 400, "Idempotency-Key is missing"
+    IDEMPOTENCY_KEY_INVALID = "kernel.idempotency_key.invalid", 400, "Idempotency-Key is not valid"
+    IDEMPOTENCY_KEY_IN_FLIGHT = "kernel.idempotency_key.in_flight", 409, "The first request with this key is running"
+    IDEMPOTENCY_KEY_REUSED = "kernel.idempotency_key.reused", 422, "The key was used with another request"
+    IF_MATCH_MISSING = "kernel.if_match.missing", 428, "If-Match is missing"
+    IF_MATCH_STALE = "kernel.if_match.stale", 412, "The object changed since it was read"
+    CURSOR_INVALID = "kernel.cursor.invalid", 400, "The cursor is not valid"
+    FEED_GONE = "kernel.feed.gone", 410, "The feed no longer reaches back that far"
+    DEPENDENCY_AWAY = "kernel.dependency.away", 503, "A part this request needs does not answer"
+    RATE_LIMITED = "kernel.rate.limited", 429, "Too many requests"
+    INTERNAL = "kernel.internal.error", 500, "An unexpected error"
+    OBJECT_NOT_FOUND = "kernel.object.not_found", 404, "No such object"
+    NAME_TAKEN = "kernel.name.taken", 409, "The name is in use"
+    GENERATION_STALE = "kernel.generation.stale", 409, "The generation is not the current one"
+
+    # registry
+    POOL_NOT_FOUND = "registry.pool.not_found", 404, "No such pool"
+    POOL_NOT_EMPTY = "registry.pool.not_empty", 409, "The pool still holds nodes"
+    NODE_NOT_FOUND = "registry.node.not_found", 404, "No such node"
+    NODE_SUPERSEDED = "registry.node.superseded", 409, "A newer session of this node exists"
+    NODE_STATE = "registry.node.state", 409, "The node's state does not allow this"
+    FLAVOR_NOT_FOUND = "registry.flavor.not_found", 404, "No such flavor"
+    JOIN_TOKEN_INVALID = "registry.join_token.invalid", 401, "The join token is not valid"
+    JOIN_TOKEN_NOT_FOUND = "registry.join_token.not_found", 404, "No such join token"
+    SIGNATURE_INVALID = "registry.signature.invalid", 401, "The signature does not fit the node's key"
+
+    # quota
+    TENANT_NOT_FOUND = "quota.tenant.not_found", 404, "No such tenant"
+    PROJECT_NOT_FOUND = "quota.project.not_found", 404, "No such project"
+    API_KEY_NOT_FOUND = "quota.api_key.not_found", 404, "No such API key"
+    VIRTUAL_POOL_NOT_FOUND = "quota.virtual_pool.not_found", 404, "No such virtual pool"
+    POOL_OVERSUBSCRIBED = "quota.pool.oversubscribed", 409, "The guarantees would exceed the pool's capacity"
+    LIMITS_INVALID = "quota.limits.invalid", 422, "The limits contradict one another"
+
+    # scheduler
+    JOB_NOT_FOUND = "scheduler.job.not_found", 404, "No such job"
+    JOB_ENDED = "scheduler.job.ended", 409, "The job has ended"
+    JOB_UNPLACEABLE = "scheduler.job.unplaceable", 422, "No node could ever run this"
+    TASK_NOT_FOUND = "scheduler.task.not_found", 404, "No such task"
+    ALLOCATION_NOT_FOUND = "scheduler.allocation.not_found", 404, "No such allocation"
+    ALLOCATION_EPOCH_STALE = "scheduler.allocation.epoch_stale", 409, "The allocation belongs to another epoch"
+    VIRTUAL_POOL_UNKNOWN = "scheduler.virtual_pool.unknown", 404, "No such virtual pool"
+    LOG_OFFSET_GAP = "scheduler.log.offset_gap", 409, "The log chunk does not continue the log"
+
+    # billing
+    PRICE_BOOK_NOT_FOUND = "billing.price_book.not_found", 404, "No such price book"
+    PRICE_IN_THE_PAST = "billing.price.in_the_past", 422, "A price cannot become valid in the past"
+    PRICE_OVERLAP = "billing.price.overlap", 409, "Another price is valid at that time"
+    STATEMENT_NOT_FOUND = "billing.statement.not_found", 404, "No such statement"
+    STATEMENT_PERIOD = "billing.statement.period", 422, "The period is not one of the tenant's"
+    EXPORT_NOT_FOUND = "billing.export.not_found", 404, "No such export"
+    EXPORT_NOT_READY = "billing.export.not_ready", 409, "The export is not built yet"

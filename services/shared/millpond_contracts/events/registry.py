@@ -1,0 +1,140 @@
+"""Events of the registry. Every node event carries the whole node, so that a view needs nothing else."""
+
+from millpond_contracts.bodies.nodes import FlavorView, NodeView, PoolCapacity, PoolView
+from millpond_contracts.events.envelope import Event
+from millpond_contracts.ids import DeviceId, PoolId
+
+
+class NodeEvent(Event):
+    """A change of one node; `node` is its state after the change."""
+
+    node: NodeView
+
+    def subject(self) -> str:
+        return str(self.node.node_id)
+
+    def generation_of(self) -> int:
+        return self.node.generation
+
+
+class NodeRegistered(NodeEvent):
+    type = "registry.node_registered.v1"
+
+
+class NodeSessionOpened(NodeEvent):
+    type = "registry.node_session_opened.v1"
+
+
+class NodeBecameReady(NodeEvent):
+    type = "registry.node_became_ready.v1"
+
+
+class NodeSuspected(NodeEvent):
+    """The node fell silent for longer than its pool allows; nothing new goes there."""
+
+    type = "registry.node_suspected.v1"
+
+
+class NodeRecovered(NodeEvent):
+    type = "registry.node_recovered.v1"
+
+
+class NodeCordoned(NodeEvent):
+    """The set of cordon reasons changed, in either direction."""
+
+    type = "registry.node_cordoned.v1"
+
+
+class NodeDrainRequested(NodeEvent):
+    """`node.drain` tells generation and deadline; the scheduler answers with `scheduler.node_emptied.v1`."""
+
+    type = "registry.node_drain_requested.v1"
+
+
+class NodeMoved(NodeEvent):
+    """The node is in another pool."""
+
+    type = "registry.node_moved.v1"
+    from_pool_id: PoolId
+
+
+class NodeRemoved(NodeEvent):
+    type = "registry.node_removed.v1"
+
+
+class InventoryChanged(NodeEvent):
+    type = "registry.inventory_changed.v1"
+
+
+class DeviceHealthChanged(NodeEvent):
+    type = "registry.device_health_changed.v1"
+    device_ids: tuple[DeviceId, ...]
+
+
+class PoolChanged(Event):
+    """A pool was created, changed or deleted."""
+
+    type = "registry.pool_changed.v1"
+    pool: PoolView
+    deleted: bool = False
+
+    def subject(self) -> str:
+        return str(self.pool.pool_id)
+
+    def generation_of(self) -> int:
+        return self.pool.generation
+
+
+class FlavorChanged(Event):
+    type = "registry.flavor_changed.v1"
+    flavor: FlavorView
+    deleted: bool = False
+
+    def subject(self) -> str:
+        return self.flavor.name
+
+    def generation_of(self) -> int:
+        return self.flavor.generation
+
+
+class CapacityChanged(Event):
+    """The figures of a pool changed; at most one a second per pool."""
+
+    type = "registry.capacity_changed.v1"
+    capacity: PoolCapacity
+
+    def subject(self) -> str:
+        return str(self.capacity.pool_id)
+
+    def generation_of(self) -> int:
+        return self.capacity.generation
+
+
+class CapacityDriftFound(Event):
+    """The timed recount found figures that differ from what is; they were repaired. An alarm."""
+
+    type = "registry.capacity_drift_found.v1"
+    pool_id: PoolId
+    detail: str
+    generation: int
+
+    def subject(self) -> str:
+        return str(self.pool_id)
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+NODE_EVENTS: tuple[type[NodeEvent], ...] = (
+    NodeRegistered,
+    NodeSessionOpened,
+    NodeBecameReady,
+    NodeSuspected,
+    NodeRecovered,
+    NodeCordoned,
+    NodeDrainRequested,
+    NodeMoved,
+    NodeRemoved,
+    InventoryChanged,
+    DeviceHealthChanged,
+)

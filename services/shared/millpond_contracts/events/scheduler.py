@@ -1,0 +1,135 @@
+"""Events of the scheduler. Allocation events carry the whole allocation; no event carries command or environment."""
+
+from millpond_contracts.bodies.jobs import AllocationView, JobView
+from millpond_contracts.events.envelope import Event
+from millpond_contracts.ids import NodeId, TenantId, VirtualPoolId
+
+
+class JobSubmitted(Event):
+    type = "scheduler.job_submitted.v1"
+    job: JobView
+
+    def subject(self) -> str:
+        return str(self.job.job_id)
+
+    def tenant(self) -> TenantId:
+        return self.job.tenant_id
+
+    def generation_of(self) -> int:
+        return self.job.generation
+
+
+class JobStateChanged(Event):
+    type = "scheduler.job_state_changed.v1"
+    job: JobView
+
+    def subject(self) -> str:
+        return str(self.job.job_id)
+
+    def tenant(self) -> TenantId:
+        return self.job.tenant_id
+
+    def generation_of(self) -> int:
+        return self.job.generation
+
+
+class AllocationEvent(Event):
+    """A change of one allocation; `allocation` is its state after the change."""
+
+    allocation: AllocationView
+
+    def subject(self) -> str:
+        return str(self.allocation.allocation_id)
+
+    def tenant(self) -> TenantId:
+        return self.allocation.tenant_id
+
+    def generation_of(self) -> int:
+        return self.allocation.generation
+
+
+class AllocationBound(AllocationEvent):
+    """Devices are held from `bound_at`; they count against the limits."""
+
+    type = "scheduler.allocation_bound.v1"
+
+
+class AllocationActivated(AllocationEvent):
+    """The agent confirmed that the process runs with its devices: billed from `active_at`."""
+
+    type = "scheduler.allocation_activated.v1"
+
+
+class AllocationStopRequested(AllocationEvent):
+    """A stop was ordered; `waived_from` is set when the provider caused it."""
+
+    type = "scheduler.allocation_stop_requested.v1"
+
+
+class AllocationReleased(AllocationEvent):
+    """The group is empty and the devices are free: billed until `released_at`."""
+
+    type = "scheduler.allocation_released.v1"
+
+
+class NodeEmptied(Event):
+    """Nothing is left on a node being drained; `drain_generation` is that of the request."""
+
+    type = "scheduler.node_emptied.v1"
+    node_id: NodeId
+    drain_generation: int
+    generation: int
+
+    def subject(self) -> str:
+        return str(self.node_id)
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+class AdmissionChanged(Event):
+    """A limit of a virtual pool began (`blocked`) or ceased to hold work back."""
+
+    type = "scheduler.admission_changed.v1"
+    virtual_pool_id: VirtualPoolId
+    tenant_id: TenantId
+    resource: str
+    flavor: str | None
+    blocked: bool
+    used: int
+    hard: int
+    missing: int
+    generation: int
+
+    def subject(self) -> str:
+        return f"{self.virtual_pool_id}/{self.resource}/{self.flavor or '*'}"
+
+    def tenant(self) -> TenantId:
+        return self.tenant_id
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+class UsageDriftFound(Event):
+    """A counter differed from the sum of live allocations and was repaired. An alarm."""
+
+    type = "scheduler.usage_drift_found.v1"
+    counter: str
+    expected: int
+    found: int
+    generation: int
+
+    def subject(self) -> str:
+        return self.counter
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+ALLOCATION_EVENTS: tuple[type[AllocationEvent], ...] = (
+    AllocationBound,
+    AllocationActivated,
+    AllocationStopRequested,
+    AllocationReleased,
+)
