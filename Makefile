@@ -24,7 +24,7 @@ check: $(STAMP) ## Format, lint, types, import rules and the rules of the tree
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-logo
 	@$(VENV)/bin/pytest -q tests/architecture
 
 openapi: $(STAMP) ## Write the API documents, events.json and deploy/proxy.conf from the code

@@ -3,7 +3,7 @@
 The prefixes are disjoint, so any reverse proxy joins the services under one base URL. `/internal/` is deliberately
 absent: it is for services only and no proxy may carry it.
 
-Source: docs/decisions/0017-one-prefix-table.md.
+Source: docs/decisions/0026-one-prefix-table.md.
 """
 
 from collections.abc import Mapping
