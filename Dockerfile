@@ -6,11 +6,8 @@ WORKDIR /src
 
 # Dependencies first: this layer is rebuilt only when they change.
 COPY pyproject.toml requirements.lock* ./
-RUN if [ -f requirements.lock ]; then \
-        uv pip install --python /opt/millpond --compile-bytecode --no-cache --require-hashes -r requirements.lock; \
-    else \
-        uv pip install --python /opt/millpond --compile-bytecode --no-cache --extra server -r pyproject.toml; \
-    fi
+RUN uv pip install --python /opt/millpond --compile-bytecode --no-cache --extra server -r pyproject.toml \
+        $(test -f requirements.lock && echo --constraint requirements.lock)
 
 COPY README.md LICENSE NOTICE ./
 COPY services services
