@@ -10,6 +10,8 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringConstraints
 from pydantic_core import CoreSchema, core_schema
 
+from millpond_contracts.prices import EXACT
+
 # Upper bounds that no machine or pool reaches but that keep every sum of a million nodes inside 63 bits.
 MAX_CPU_MILLI = 100_000_000
 MAX_MEMORY_MIB = 1_000_000_000
@@ -31,17 +33,17 @@ LabelKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/
 Labels = Annotated[dict[LabelKey, Label], Field(max_length=64)]
 Currency = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
 
-_DECIMAL_PATTERN = r"^-?(0|[1-9][0-9]{0,19})(\.[0-9]{1,18})?$"
+_DECIMAL_PATTERN = r"^-?(0|[1-9][0-9]{0,19})(\.[0-9]{1,24})?$"
 
 
 class ExactDecimal(Decimal):
-    """A decimal that JSON carries as a string: at most 20 digits before the point and 18 after it."""
+    """A decimal that JSON carries as a string: at most 20 digits before the point and 24 after it."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         text = core_schema.chain_schema(
             [
-                core_schema.str_schema(pattern=_DECIMAL_PATTERN, max_length=41),
+                core_schema.str_schema(pattern=_DECIMAL_PATTERN, max_length=46),
                 core_schema.no_info_plain_validator_function(cls),
             ]
         )
@@ -84,7 +86,7 @@ class Money(BaseModel):
     def __add__(self, other: "Money") -> "Money":
         if other.currency != self.currency:
             raise TypeError(f"cannot add {other.currency} to {self.currency}")
-        return Money(amount=ExactDecimal(self.amount + other.amount), currency=self.currency)
+        return Money(amount=ExactDecimal(EXACT.add(self.amount, other.amount)), currency=self.currency)
 
 
 def microseconds_between(start: datetime, end: datetime) -> int:

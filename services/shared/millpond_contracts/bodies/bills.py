@@ -73,6 +73,7 @@ class ChargeKind(StrEnum):
     PRICE_DIFFERENCE = "price_difference"
     RESERVATION = "reservation"
     WAIVER = "waiver"
+    ADJUSTMENT = "adjustment"
     ROUNDING = "rounding"
 
 
