@@ -1,0 +1,47 @@
+"""Generated documents have no drift, decision records have one number each and are listed, links lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.architecture.tree import ROOT, shown
+
+pytestmark = pytest.mark.architecture
+
+RECORDS = ROOT / "docs" / "decisions"
+LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)")
+BUILD = ROOT / "openapi" / "build.py"
+
+
+def _documents() -> list[Path]:
+    folders = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "services").rglob("*.md")]
+    return sorted(folders)
+
+
+def test_decision_records_when_listed_then_each_has_its_number_and_is_in_the_index() -> None:
+    records = sorted(path.name for path in RECORDS.glob("[0-9]*.md"))
+    index = (RECORDS / "README.md").read_text(encoding="utf-8")
+    numbers = [name[:4] for name in records]
+    assert len(records) >= 34
+    assert len(set(numbers)) == len(numbers)
+    assert [name for name in records if f"]({name})" not in index] == []
+
+
+def test_links_when_followed_then_they_lead_to_a_file() -> None:
+    dead = [
+        f"{shown(document)} -> {target}"
+        for document in _documents()
+        for target in LINK.findall(document.read_text(encoding="utf-8"))
+        if not (document.parent / target).exists()
+    ]
+    assert dead == []
+
+
+@pytest.mark.skipif(not BUILD.is_file(), reason="openapi/build.py does not exist yet")
+def test_generated_documents_when_built_again_then_no_drift() -> None:
+    checked = subprocess.run(
+        [sys.executable, str(BUILD), "--check"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
