@@ -1,12 +1,12 @@
 # Everything a person types here; `make` alone lists it. The first target that needs Python builds .venv.
-VENV   := .venv
-PYTHON_ENV := $(VENV)/bin/python
-STAMP  := $(VENV)/.installed
-ONLY   ?=
-ARGS   ?=
+VENV  := .venv
+STAMP := $(VENV)/.installed
+ONLY  ?=
+ARGS  ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help up demo test check openapi bench test-floor lock clean
+.PHONY: check-format check-lint check-types check-imports check-tree
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,19 +20,25 @@ demo: $(STAMP) ## From nothing to an exact bill in two minutes, in a folder of i
 test: $(STAMP) ## Run every test that this machine can run, in one pytest run
 	@$(VENV)/bin/pytest $(ARGS)
 
-check: $(STAMP) ## Format, lint, types, import rules and the rules of the tree
+check: check-format check-lint check-types check-imports check-tree ## Format, lint, types, import rules and the rules of the tree
+
+check-format: $(STAMP)
 	@$(VENV)/bin/ruff format --check .
+check-lint: $(STAMP)
 	@$(VENV)/bin/ruff check .
+check-types: $(STAMP)
 	@$(VENV)/bin/mypy
+check-imports: $(STAMP)
 	@$(VENV)/bin/lint-imports --no-logo
+check-tree: $(STAMP)
 	@$(VENV)/bin/pytest -q tests/architecture
 
 openapi: $(STAMP) ## Write the API documents, events.json and deploy/proxy.conf from the code
-	@$(PYTHON_ENV) openapi/build.py
-	@$(PYTHON_ENV) tools/build_proxy.py
+	@$(VENV)/bin/python openapi/build.py
+	@$(VENV)/bin/python tools/build_proxy.py
 
 bench: $(STAMP) ## Measure; one JSON object per figure; ONLY=name for one of them
-	@$(PYTHON_ENV) -m tests.benchmarks $(ONLY)
+	@$(VENV)/bin/python -m tests.benchmarks $(ONLY)
 
 test-floor: $(STAMP) ## Run the integration tests on the oldest supported versions (Debian 12's PostgreSQL 15, Redis 7.0)
 	@tools/test-floor $(ARGS)

@@ -37,12 +37,12 @@ def _over(lengths: Iterator[tuple[int, str]], limit: int) -> list[str]:
 def test_files_when_measured_then_within_budget(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         for line in _over(_file_lengths(), FILE_LINES_WARN):
-            print(f"\nwarning: file over {FILE_LINES_WARN}: {line}", end="")
+            print(f"\nwarning: file over {FILE_LINES_WARN}: {line}")
     assert _over(_file_lengths(), FILE_LINES_FAIL) == []
 
 
 def test_functions_when_measured_then_within_budget(capsys: pytest.CaptureFixture[str]) -> None:
     with capsys.disabled():
         for line in _over(_function_lengths(), FUNCTION_LINES_WARN):
-            print(f"\nwarning: function over {FUNCTION_LINES_WARN}: {line}", end="")
+            print(f"\nwarning: function over {FUNCTION_LINES_WARN}: {line}")
     assert _over(_function_lengths(), FUNCTION_LINES_FAIL) == []

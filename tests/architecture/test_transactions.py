@@ -17,7 +17,8 @@ SQL_COMMIT = re.compile(r"^\s*COMMIT\b(?:\s+(?:WORK|TRANSACTION))?\s*;?\s*$", re
 
 def _docstrings(tree: ast.Module) -> set[int]:
     """Identities of the constants that are docstrings; prose may say what code may not."""
-    bodies = (node.body for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    bodies = (node.body for node in ast.walk(tree) if isinstance(node, documented))
     return {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
 
 
