@@ -157,3 +157,26 @@ def is_running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in ("Z", "X")
+
+
+def wait_until_gone(pid: int, mark: Path, timeout_seconds: float = 15.0) -> None:
+    """Waits until the process `pid` is gone, if `mark` shows in its command line.
+
+    After a kill -9 of the supervisor an engine needs a moment to shut down, and must not find a second one on its
+    data. The mark keeps a reused pid from being taken for it.
+
+    Raises:
+        EngineFailed: it still runs after `timeout_seconds`.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while is_running(pid) and os.fsencode(mark) in _read_command_line(pid):
+        if time.monotonic() > deadline:
+            raise EngineFailed(f"process {pid} still runs on {mark}")
+        time.sleep(0.02)
+
+
+def _read_command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

@@ -4,13 +4,12 @@ import os
 import secrets
 import shutil
 import signal
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.stack.binaries import find_postgres_binaries
-from millpond.stack.engines import is_running
+from millpond.stack.engines import wait_until_gone
 from millpond.stack.errors import EngineFailed
 from millpond.stack.launch import run_to_end
 from millpond.stack.paths import StackPaths
@@ -32,7 +31,6 @@ _SETTINGS = {
 }
 # For tests only: what is lost with the machine's power need not be waited for.
 _FAST_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-_SHUTDOWN_WAIT_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,27 +143,13 @@ class PostgresEngine:
         After a kill -9 of the supervisor the old server needs a moment; and the pid in a stale lock may by now
         belong to anything, which PostgreSQL itself would take for a running server.
         """
-        deadline = time.monotonic() + _SHUTDOWN_WAIT_SECONDS
-        while lines := self._read_lock():
-            if not _is_server_of(int(lines[0]), self.data):
-                (self.data / "postmaster.pid").unlink(missing_ok=True)
-                return
-            if time.monotonic() > deadline:
-                raise EngineFailed(f"PostgreSQL (pid {lines[0]}) already runs on {self.data}")
-            time.sleep(0.05)
+        lines = self._read_lock()
+        if lines:
+            wait_until_gone(int(lines[0]), self.data)
+            (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def _read_lock(self) -> list[str]:
         try:
             return (self.data / "postmaster.pid").read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return []
-
-
-def _is_server_of(pid: int, data: Path) -> bool:
-    if not is_running(pid):
-        return False
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return os.fsencode(data) in command

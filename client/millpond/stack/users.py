@@ -3,6 +3,7 @@
 import os
 import pwd
 import stat
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def require_reachable(path: Path, user: SystemUser | None) -> None:
     if blocked_by is not None:
         name = user.name if user is not None else pwd.getpwuid(os.geteuid()).pw_name
         raise FolderUnreachable(path, blocked_by, name)
+
+
+def find_closed_python_folder(user: SystemUser | None) -> Path | None:
+    """Finds a folder that keeps `user` from running this Python with its packages; None if nothing does.
+
+    With Python or the checkout below root's home, Python processes have to run as root although the engines, whose
+    binaries are copied, do not.
+    """
+    needed = [Path(sys.executable), Path(sys.base_prefix), *(Path(entry) for entry in sys.path if entry)]
+    blocking = (find_blocking_folder(path, user) for path in needed if path.is_dir() or path.parent.is_dir())
+    return next((folder for folder in blocking if folder is not None and folder.is_dir()), None)
 
 
 def make_private_folder(path: Path, user: SystemUser | None) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.stack.binaries import find_valkey_binaries
+from millpond.stack.engines import wait_until_gone
 from millpond.stack.paths import StackPaths
 from millpond.stack.ports import LOOPBACK
 from millpond.stack.users import SystemUser, write_private_file
@@ -61,6 +62,8 @@ class ValkeyEngine:
         """Makes the password once, and the configuration file anew."""
         if not self._password_file.exists():
             write_private_file(self._password_file, secrets.token_hex(24), self.user)
+        if self._pid_file.exists():
+            wait_until_gone(int(self._pid_file.read_text()), self._configuration_file)
         write_private_file(self._configuration_file, self._configuration(), self.user)
 
     def command(self) -> tuple[str, ...]:
@@ -92,6 +95,10 @@ class ValkeyEngine:
     def _configuration_file(self) -> Path:
         return self.folder / "valkey.conf"
 
+    @property
+    def _pid_file(self) -> Path:
+        return self.folder / "valkey.pid"
+
     def _read_password(self) -> str:
         return self._password_file.read_text(encoding="utf-8").strip()
 
@@ -103,6 +110,9 @@ class ValkeyEngine:
             "unixsocketperm 700",
             f"requirepass {self._read_password()}",
             f'dir "{self.folder}"',
+            f'pidfile "{self._pid_file}"',
+            # Lets a successor recognise this process by its command line.
+            'proc-title-template "{title} {listen-addr} {config-file}"',
             "daemonize no",
             'logfile ""',
             # An eviction policy would delete whole streams.
