@@ -5,12 +5,13 @@ Only services that exist in this tree get a route. `--check` writes nothing and 
 
 import argparse
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 from millpond_contracts.bodies.shapes import Problem
 from millpond_contracts.errors import ErrorCode
-from millpond_contracts.routes import PER_SERVICE_PREFIXES, SERVICE_NOUNS, SERVICES
+from millpond_contracts.routes import SERVICES, prefixes_of
 
 PROXY_FILE = Path(__file__).resolve().parents[1] / "deploy" / "proxy.conf"
 
@@ -44,7 +45,7 @@ server {
 """
 
 SERVICE = """
-    location ~ ^/(v1/({nouns})|({prefixes})/{service})(/|$) {{
+    location ~ ^({prefixes})(/|$) {{
         set $upstream {service}-http:8000;
         proxy_pass http://$upstream;
     }}
@@ -89,10 +90,8 @@ def _problem(code: ErrorCode, detail: str) -> str:
 def render() -> str:
     """The text of deploy/proxy.conf for the services of this tree."""
     present = [service for service in SERVICES if importlib.util.find_spec(f"millpond_{service}")]
-    prefixes = "|".join(prefix.removeprefix("/") for prefix in PER_SERVICE_PREFIXES)
     blocks = (
-        SERVICE.format(service=service, nouns="|".join(SERVICE_NOUNS[service]), prefixes=prefixes)
-        for service in present
+        SERVICE.format(service=service, prefixes="|".join(map(re.escape, prefixes_of(service)))) for service in present
     )
     tail = TAIL % (
         _problem(ErrorCode.ROUTE_NOT_FOUND, "No service answers this path."),

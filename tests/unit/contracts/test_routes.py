@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from millpond_contracts.routes import SERVICES, prefixes_of, service_for_path
+from millpond_contracts.routes import SERVICES, prefixes_of, service_for_internal_path, service_for_path
 
 pytestmark = pytest.mark.unit
 
@@ -24,6 +24,8 @@ pytestmark = pytest.mark.unit
         ("/healthz/quota", "quota"),
         ("/readyz/registry", "registry"),
         ("/metrics/autoscaler", "autoscaler"),
+        ("/openapi/registry.json", "registry"),
+        ("/docs/quota", "quota"),
     ],
 )
 def test_service_for_path_when_a_prefix_matches_then_its_service(path: str, service: str) -> None:
@@ -50,6 +52,24 @@ def test_service_for_path_when_a_prefix_matches_then_its_service(path: str, serv
 )
 def test_service_for_path_when_nothing_matches_then_none(path: str) -> None:
     assert service_for_path(path) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "service"),
+    [
+        ("/internal/v1/events/billing", "billing"),
+        ("/internal/v1/snapshot/registry/nodes", "registry"),
+        ("/internal/v1/jwks/quota", "quota"),
+        ("/internal/v1/tokens", "quota"),
+        ("/internal/v1/events", None),
+        ("/internal/v1/events/../tokens", None),
+        ("/v1/jobs", None),
+    ],
+)
+def test_service_for_internal_path_when_asked_then_only_what_services_serve_one_another(
+    path: str, service: str | None
+) -> None:
+    assert service_for_internal_path(path) == service
 
 
 def test_prefixes_when_compared_across_services_then_disjoint() -> None:
