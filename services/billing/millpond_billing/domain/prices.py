@@ -1,4 +1,4 @@
-"""Versioned price books: immutable versions, one in force per scope at an instant, the public list behind each tenant."""
+"""Versioned price books: immutable versions, one in force per scope at an instant, the public list behind them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,0 +1,1 @@
+"""Independent models that the product is compared with; nothing here imports a service."""
