@@ -47,6 +47,9 @@ class Ecosystem(BaseModel):
     communication_libraries: dict[Component, Version_] = Field(default_factory=dict)
     denied_operators: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:
+        return _hash_of(self)
+
 
 class EcosystemRequirement(BaseModel):
     """What a request demands; an empty field demands nothing."""
@@ -60,6 +63,14 @@ class EcosystemRequirement(BaseModel):
     operator_libraries: Annotated[dict[Component, Specifier], Field(max_length=16)] = Field(default_factory=dict)
     communication_libraries: Annotated[dict[Component, Specifier], Field(max_length=16)] = Field(default_factory=dict)
     operators: Annotated[tuple[str, ...], Field(max_length=64)] = ()
+
+    def __hash__(self) -> int:
+        return _hash_of(self)
+
+
+def _hash_of(model: BaseModel) -> int:
+    """Equal models hash equal, whatever order their mappings were filled in; both serve as dictionary keys."""
+    return hash(tuple(tuple(sorted(value.items())) if isinstance(value, dict) else value for _, value in model))
 
 
 def check_version(offered: str | None, constraint: str | None) -> Compatibility:

@@ -208,7 +208,7 @@ class Jwk(Outgoing):
     kty: str = "OKP"
     crv: str = "Ed25519"
     x: str
-    alg: str = "EdDSA"
+    alg: str = "Ed25519"
     use: str = "sig"
 
 

@@ -12,7 +12,7 @@ from millpond_contracts.quantities import Instant
 class Event(BaseModel):
     """A fact that a service committed. Unknown fields are ignored so that an old consumer reads a newer event.
 
-    A subclass sets `type` (`<publisher>.<what>.v<n>`) and says by `subject`, `tenant`, `generation_of` what it is about.
+    A subclass sets `type` (`<publisher>.<what>.v<n>`); `subject`, `tenant`, `generation_of` say what it is about.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")

@@ -1,0 +1,46 @@
+"""Alembic environment: one history for all schemas, run online through asyncpg as the owner of the tables."""
+
+import asyncio
+import importlib
+
+from alembic import context
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import NullPool
+
+SCHEMAS = ("registry", "quota", "scheduler", "billing")
+OWNER = "millpond_owner"
+
+target_metadata = [importlib.import_module(f"millpond_{name}.store.tables").metadata for name in SCHEMAS]
+
+
+def _include_name(name: str | None, kind: str, parents: object) -> bool:
+    return name in SCHEMAS if kind == "schema" else True
+
+
+def _run(connection: Connection) -> None:
+    connection.execute(text(f"SET ROLE {OWNER}"))
+    connection.execute(text("SET lock_timeout = '5s'"))
+    connection.commit()
+    context.configure(
+        connection=connection,
+        target_metadata=target_metadata,
+        include_schemas=True,
+        include_name=_include_name,
+        version_table_schema="public",
+        transaction_per_migration=False,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+async def _run_online() -> None:
+    url = str(context.config.attributes["owner_url"]).replace("postgresql://", "postgresql+asyncpg://", 1)
+    engine = create_async_engine(url, poolclass=NullPool)
+    async with engine.connect() as connection:
+        await connection.run_sync(_run)
+        await connection.commit()
+    await engine.dispose()
+
+
+asyncio.run(_run_online())

@@ -1,0 +1,1 @@
+"""SQL of the billing service. May import domain, the kernel and the contracts."""

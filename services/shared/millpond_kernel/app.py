@@ -1,0 +1,267 @@
+"""Builds the HTTP application of a service: its routes, the routes every service has, and what they need (`Kernel`)."""
+
+import asyncio
+import gc
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from fastapi import APIRouter, FastAPI
+from redis.asyncio import Redis
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millpond_contracts.bodies.tenants import TokenAnswer
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.events import Envelope
+from millpond_contracts.events.quota import ApiKeyRevoked, RoleChanged
+from millpond_kernel.auth import Authenticator, DenySet
+from millpond_kernel.clients import ServiceClient
+from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database
+from millpond_kernel.doorbell import Doorbell, connect_redis
+from millpond_kernel.following import Follower
+from millpond_kernel.observability import REQUEST_SECONDS, REQUESTS, set_request_id
+from millpond_kernel.outbox import doorbell_channel
+from millpond_kernel.problem import add_problem_handlers, problem_response
+from millpond_kernel.revisions import code_head
+from millpond_kernel.settings import ServiceSettings
+from millpond_kernel.tokens import TokenIssuer
+from millpond_kernel.watching import SnapshotSource, feed_router, health_router, public_router
+
+# A worker that has not told its state for so long counts as absent.
+WORKER_SILENCE_SECONDS = 15
+
+
+@dataclass(slots=True)
+class Kernel:
+    """What the routes of one service use. `woken` is replaced and set whenever this service published events."""
+
+    settings: ServiceSettings
+    service: str
+    database: Database
+    redis: "Redis"
+    clients: dict[str, ServiceClient]
+    authenticator: Authenticator
+    doorbell: Doorbell
+    issuer: TokenIssuer | None = None
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def wake(self, _: Envelope | None = None) -> None:
+        """Wakes every open watch of this process."""
+        self.woken.set()
+        self.woken = asyncio.Event()
+
+    async def health(self) -> dict[str, Any]:
+        """Parts with `ok` and, when not, the reason; `ready` for HTTP; `status` ok, degraded or down."""
+        parts: dict[str, Any] = {"database": {"ok": True}, "schema": {"ok": True}, "worker": {"ok": True}}
+        try:
+            revision = await self.database.schema_revision()
+            if revision != code_head():
+                parts["schema"] = {
+                    "ok": False,
+                    "reason": f"database at {revision}, code at {code_head()}: run millpond migrate",
+                }
+            else:
+                parts["worker"] = await self._worker_health()
+        except (*AWAY_ERRORS, OSError) as error:
+            parts["database"] = {"ok": False, "reason": f"does not answer: {type(error).__name__}"}
+        ready = parts["database"]["ok"] and parts["schema"]["ok"]
+        status = "down" if not ready else "ok" if parts["worker"]["ok"] else "degraded"
+        return {"service": self.service, "status": status, "ready": ready, "parts": parts}
+
+    async def _worker_health(self) -> dict[str, Any]:
+        async with self.database.begin(SYSTEM) as unit:
+            rows = await unit.fetch(
+                "SELECT ready, state, updated_at FROM worker_state WHERE updated_at > clock_timestamp()"
+                " - make_interval(secs => $1) ORDER BY ready DESC",
+                float(WORKER_SILENCE_SECONDS),
+            )
+        if not rows:
+            return {"ok": False, "reason": "no worker of this service has told its state for 15 s"}
+        best = rows[0]
+        answer: dict[str, Any] = {"ok": bool(best["ready"]), "workers": len(rows), "state": best["state"]}
+        if not best["ready"]:
+            answer["reason"] = best["state"].get("reason", "the worker is behind")
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceApp:
+    """What a service gives to `build_app`.
+
+    `issues` = tokens of this service's issuer name are signed here. `exchange` = how API keys are exchanged without HTTP (quota).
+    `on_start`/`on_stop` run inside the lifespan, after and before the kernel's own parts.
+    """
+
+    settings: ServiceSettings
+    routers: Sequence[APIRouter]
+    snapshots: Mapping[str, SnapshotSource] = field(default_factory=dict)
+    issues: bool = False
+    exchange: Callable[["Kernel", str], Awaitable[TokenAnswer]] | None = None
+    on_start: Callable[[FastAPI, "Kernel"], Awaitable[None]] | None = None
+    on_stop: Callable[[FastAPI, "Kernel"], Awaitable[None]] | None = None
+    transport: httpx.AsyncBaseTransport | None = None
+
+
+def build_app(service: ServiceApp) -> FastAPI:
+    """The FastAPI application of one service; its OpenAPI and docs lie under `/openapi/<service>.json`, `/docs/<service>`."""
+    name = service.settings.service
+    app = FastAPI(
+        title=f"Millpond {name}",
+        version="1",
+        lifespan=_lifespan(service),
+        openapi_url=f"/openapi/{name}.json",
+        docs_url=f"/docs/{name}",
+        redoc_url=None,
+    )
+    add_problem_handlers(app)
+    for router in service.routers:
+        app.include_router(router)
+    app.include_router(public_router(name))
+    app.include_router(feed_router(name, dict(service.snapshots)))
+    app.include_router(health_router(name))
+    app.add_middleware(Border, service=name, max_body_bytes=service.settings.max_body_bytes)
+    return app
+
+
+def make_kernel(service: ServiceApp) -> Kernel:
+    """The parts of a service, not yet connected."""
+    settings, name = service.settings, service.settings.service
+    redis = connect_redis(settings.redis_url.get_secret_value())
+    database = Database(name, settings.database_url.get_secret_value(), pool_size=settings.database_pool_size)
+    clients = {
+        other: ServiceClient(
+            other, settings.url_of(other), settings.service_key.get_secret_value(), transport=service.transport
+        )
+        for other in ("registry", "quota", "scheduler", "billing")
+    }
+    issuers = {issuer: clients[issuer] for issuer in ("quota", "registry") if not (service.issues and issuer == name)}
+    authenticator = Authenticator(database, issuers, DenySet())
+    doorbell = Doorbell(redis, doorbell_channel(settings.redis_prefix, name))
+    database.on_commit = doorbell.ring
+    return Kernel(settings, name, database, redis, clients, authenticator, doorbell)
+
+
+def _lifespan(service: ServiceApp) -> Callable[[FastAPI], Any]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        kernel = make_kernel(service)
+        app.state.kernel = kernel
+        settings, name = service.settings, kernel.service
+        await kernel.database.open(settings.database_wait_seconds)
+        await wait_for_head(kernel.database, settings.database_wait_seconds)
+        if service.issues:
+            kernel.issuer = await TokenIssuer.load(kernel.database, name)
+        if service.exchange is not None:
+            exchange = service.exchange
+            kernel.authenticator._exchange = lambda key: exchange(kernel, key)
+        await kernel.authenticator._read_keys()
+        kernel.doorbell.start()
+        deny = Follower(kernel.redis, kernel.clients["quota"], "quota", settings.redis_prefix, deny_from(kernel))
+        own = Follower(kernel.redis, kernel.clients[name], name, settings.redis_prefix, kernel.wake)
+        deny.start()
+        own.start()
+        if service.on_start is not None:
+            await service.on_start(app, kernel)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 20)
+        try:
+            yield
+        finally:
+            if service.on_stop is not None:
+                await service.on_stop(app, kernel)
+            await deny.stop()
+            await own.stop()
+            await kernel.doorbell.stop()
+            for client in kernel.clients.values():
+                await client.close()
+            await kernel.database.close()
+            await kernel.redis.aclose()
+
+    return lifespan
+
+
+def deny_from(kernel: Kernel) -> Callable[[Envelope], None]:
+    """Feeds the deny set from quota's events."""
+
+    def take(envelope: Envelope) -> None:
+        if envelope.type == ApiKeyRevoked.type:
+            kernel.authenticator.deny.revoke(str(ApiKeyRevoked.model_validate(envelope.body).api_key_id))
+        elif envelope.type == RoleChanged.type:
+            changed = RoleChanged.model_validate(envelope.body)
+            kernel.authenticator.deny.change_role(str(changed.api_key_id), changed.role)
+
+    return take
+
+
+async def wait_for_head(database: Database, wait_seconds: float) -> None:
+    """Waits until the migrations reached this code's head; services never migrate themselves.
+
+    Raises:
+        RuntimeError: not reached in time.
+    """
+    deadline = time.monotonic() + wait_seconds
+    while (revision := await database.schema_revision()) != code_head():
+        if time.monotonic() >= deadline:
+            raise RuntimeError(f"database at revision {revision}, code at {code_head()}: run `millpond migrate`")
+        await asyncio.sleep(0.2)
+
+
+class Border:
+    """The outermost layer, pure ASGI: request id, body bound, metrics. (An http middleware would hide disconnects.)"""
+
+    def __init__(self, app: ASGIApp, service: str, max_body_bytes: int) -> None:
+        self._app = app
+        self._service = service
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"").decode("ascii", "replace")
+        request_id = given if 1 <= len(given) <= 64 and given.isprintable() else uuid.uuid4().hex
+        set_request_id(request_id)
+        started, status = time.perf_counter(), 500
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self._max_body_bytes:
+            await self._refuse(scope, receive, send_marked)
+        else:
+            await self._app(scope, self._bounded(receive), send_marked)
+        route = getattr(scope.get("route"), "path", "unknown")
+        REQUESTS.labels(self._service, scope["method"], route, str(status)).inc()
+        REQUEST_SECONDS.labels(self._service, scope["method"], route).observe(time.perf_counter() - started)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = problem_response(
+            ErrorCode.BODY_TOO_LARGE, f"The body may have at most {self._max_body_bytes} bytes."
+        )
+        await response(scope, receive, send)
+
+    def _bounded(self, receive: Receive) -> Receive:
+        """Counts a body without Content-Length; past the bound it is cut, so that parsing refuses it."""
+        total = 0
+
+        async def receive_bounded() -> Message:
+            nonlocal total
+            message = await receive()
+            if message["type"] == "http.request":
+                total += len(message.get("body", b""))
+                if total > self._max_body_bytes:
+                    return {"type": "http.request", "body": b"", "more_body": False}
+            return message
+
+        return receive_bounded

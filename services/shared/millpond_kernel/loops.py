@@ -1,0 +1,101 @@
+"""Control loops: one runner owns interval, jitter, back-off, lease and metrics; a pass never sleeps.
+
+A pass is `async (now) -> None` or, for a leased loop, `async (now, lease) -> None`; several copies may run everywhere.
+"""
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from millpond_kernel.db import AWAY_ERRORS, Database
+from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, release_lease
+from millpond_kernel.observability import LEADER, LOOP_PASSES, LOOP_SECONDS, log
+from millpond_kernel.pausing import Stop, sleep_or_stop
+
+MAX_BACKOFF_SECONDS = 10.0
+
+Pass = Callable[[datetime], Awaitable[None]]
+LeasedPass = Callable[[datetime, Lease], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Loop:
+    """A named control loop. With `lease_seconds` only the holder of the lease `name` runs passes."""
+
+    name: str
+    interval_seconds: float
+    run_pass: Pass | None = None
+    run_leased_pass: LeasedPass | None = None
+    lease_seconds: float | None = None
+    failures: int = field(default=0, init=False)
+    last_error: str | None = field(default=None, init=False)
+    last_pass_monotonic: float | None = field(default=None, init=False)
+
+
+class LoopRunner:
+    """Runs one loop of a service until stopped."""
+
+    def __init__(self, database: Database, loop: Loop) -> None:
+        self._database = database
+        self._loop = loop
+        self._holder: UUID = uuid4()
+        self._lease: Lease | None = None
+
+    async def run(self, stop: Stop) -> None:
+        """Passes at the interval with a tenth of jitter; after an error waits longer each time, up to 10 s."""
+        loop = self._loop
+        while not stop.is_set():
+            await self._pass_once()
+            wait = loop.interval_seconds * random.uniform(0.95, 1.05)
+            if loop.failures:
+                wait = min(MAX_BACKOFF_SECONDS, max(wait, 0.1 * 2 ** min(loop.failures, 10)))
+            await sleep_or_stop(stop, wait)
+        if self._lease is not None:
+            try:
+                await release_lease(self._database, self._lease)
+            except (*AWAY_ERRORS, asyncpg.PostgresError):
+                log.debug("lease_not_released", lease=self._lease.name)
+
+    async def _pass_once(self) -> None:
+        loop, service = self._loop, self._database.service
+        started = time.monotonic()
+        try:
+            ran = await self._run_pass()
+            loop.failures, loop.last_error = 0, None
+            outcome = "ok" if ran else "idle"
+        except LeaseLost:
+            self._lease = None
+            outcome = "lease_lost"
+        except (*AWAY_ERRORS, asyncpg.PostgresError) as error:
+            outcome = "away"
+            self._failed(error)
+        except Exception as error:
+            outcome = "error"
+            self._failed(error)
+            log.error("loop_failed", service=service, loop=loop.name, exc_info=error)
+        loop.last_pass_monotonic = time.monotonic()
+        LOOP_PASSES.labels(service, loop.name, outcome).inc()
+        LOOP_SECONDS.labels(service, loop.name).observe(time.monotonic() - started)
+
+    def _failed(self, error: Exception) -> None:
+        self._loop.failures += 1
+        self._loop.last_error = f"{type(error).__name__}: {error}"[:300]
+
+    async def _run_pass(self) -> bool:
+        loop = self._loop
+        if loop.lease_seconds is not None:
+            self._lease = await acquire_lease(self._database, loop.name, self._holder, loop.lease_seconds)
+            LEADER.labels(self._database.service, loop.name).set(1 if self._lease else 0)
+            if self._lease is None:
+                return False
+        now = await self._database.now()
+        if loop.run_leased_pass is not None and self._lease is not None:
+            await loop.run_leased_pass(now, self._lease)
+        if loop.run_pass is not None:
+            await loop.run_pass(now)
+        return True

@@ -1,0 +1,68 @@
+"""Structured logs, request ids and metrics. Nothing secret is ever passed here: no key, token, command or environment."""
+
+import logging
+import sys
+from contextvars import ContextVar
+
+import structlog
+from prometheus_client import Counter, Gauge, Histogram
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger("millpond")
+
+_request_id: ContextVar[str | None] = ContextVar("millpond_request_id", default=None)
+
+REQUESTS = Counter("millpond_http_requests_total", "HTTP requests", ("service", "method", "route", "status"))
+REQUEST_SECONDS = Histogram(
+    "millpond_http_request_seconds",
+    "Time to answer",
+    ("service", "method", "route"),
+    buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
+)
+EVENTS_PUBLISHED = Counter("millpond_events_published_total", "Events given to Redis", ("service",))
+EVENTS_APPLIED = Counter("millpond_events_applied_total", "Events applied", ("service", "consumer", "publisher"))
+EVENTS_PARKED = Counter("millpond_events_parked_total", "Events parked after failing", ("service", "consumer"))
+FEED_READS = Counter("millpond_feed_reads_total", "Reads of a publisher's feed", ("service", "consumer", "publisher"))
+CONSUMER_LAG = Gauge("millpond_consumer_lag_events", "Events not yet applied", ("service", "consumer", "publisher"))
+UNPUBLISHED = Gauge("millpond_outbox_unpublished_events", "Outbox rows without a sequence", ("service",))
+LOOP_PASSES = Counter("millpond_loop_passes_total", "Passes of control loops", ("service", "loop", "outcome"))
+LOOP_SECONDS = Histogram("millpond_loop_pass_seconds", "Duration of a pass", ("service", "loop"))
+LEADER = Gauge("millpond_lease_held", "1 while this process holds the lease", ("service", "lease"))
+ALARMS = Counter("millpond_alarms_total", "Findings that a person must look at", ("service", "kind"))
+
+
+def current_request_id() -> str | None:
+    """The id of the request being served, if any."""
+    return _request_id.get()
+
+
+def set_request_id(request_id: str | None) -> None:
+    """Binds the request id for logs and problems of this task."""
+    _request_id.set(request_id)
+
+
+def _add_request_id(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    request_id = _request_id.get()
+    if request_id is not None:
+        event.setdefault("request_id", request_id)
+    return event
+
+
+def configure_logging(level: str, log_format: str) -> None:
+    """Sends all logs to standard error, as JSON lines or in colour for a person."""
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer() if log_format == "json" else structlog.dev.ConsoleRenderer()
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            _add_request_id,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")

@@ -1,0 +1,105 @@
+"""Errors that reach a caller: one exception, one body (`application/problem+json`, RFC 9457)."""
+
+from collections.abc import Sequence
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from millpond_contracts.bodies.shapes import FieldProblem, Problem
+from millpond_contracts.errors import ErrorCode
+from millpond_kernel.db import AWAY_ERRORS
+from millpond_kernel.observability import current_request_id, log
+
+_TYPE = "https://millpond.dev/errors/"
+
+
+class ProblemError(Exception):
+    """Ends a request with `code`; `detail` says what, which, expected, found and what to do."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        detail: str,
+        *,
+        errors: Sequence[FieldProblem] = (),
+        retry_after_seconds: int | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
+        self.errors = list(errors)
+        self.retry_after_seconds = retry_after_seconds
+
+
+def problem_response(
+    code: ErrorCode, detail: str, errors: Sequence[FieldProblem] = (), retry_after_seconds: int | None = None
+) -> JSONResponse:
+    """The problem as a response with the code's status."""
+    body = Problem(
+        type=f"{_TYPE}{code.value}",
+        title=code.title,
+        status=code.status,
+        code=code.value,
+        detail=detail,
+        request_id=current_request_id(),
+        errors=list(errors),
+    )
+    headers = {} if retry_after_seconds is None else {"Retry-After": str(retry_after_seconds)}
+    if code.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body.model_dump(mode="json"), code.status, headers, media_type="application/problem+json")
+
+
+def _pointer(location: Sequence[object]) -> str:
+    parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location if part != "body"]
+    return "/" + "/".join(parts) if parts else ""
+
+
+async def _on_problem(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ProblemError)
+    return problem_response(error.code, error.detail, error.errors, error.retry_after_seconds)
+
+
+async def _on_validation(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    if any(item["type"] == "json_invalid" for item in found):
+        return problem_response(ErrorCode.BODY_NOT_JSON, "The body could not be read as JSON.")
+    problems = [FieldProblem(pointer=_pointer(item["loc"]), message=str(item["msg"])[:500]) for item in found[:50]]
+    first = problems[0]
+    return problem_response(ErrorCode.BODY_INVALID, f"{first.pointer or 'body'}: {first.message}", problems)
+
+
+async def _on_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        response = problem_response(ErrorCode.METHOD_NOT_ALLOWED, f"{request.url.path} does not take {request.method}.")
+        response.headers.update(error.headers or {})
+        return response
+    if error.status_code == 404:
+        return problem_response(ErrorCode.ROUTE_NOT_FOUND, f"There is no route {request.url.path}.")
+    return problem_response(ErrorCode.BODY_INVALID, str(error.detail))
+
+
+async def _on_away(request: Request, error: Exception) -> JSONResponse:
+    log.warning("dependency_away", error=type(error).__name__, path=request.url.path)
+    return problem_response(
+        ErrorCode.DEPENDENCY_AWAY, "The database does not answer now. Nothing was changed; try again.", (), 1
+    )
+
+
+async def _on_bug(request: Request, error: Exception) -> JSONResponse:
+    log.error("unexpected_error", path=request.url.path, exc_info=error)
+    return problem_response(ErrorCode.INTERNAL, "An unexpected error; the log of the service has the details.")
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Makes every error of `app` a problem document."""
+    app.add_exception_handler(ProblemError, _on_problem)
+    app.add_exception_handler(RequestValidationError, _on_validation)
+    app.add_exception_handler(HTTPException, _on_http)
+    for away in AWAY_ERRORS:
+        app.add_exception_handler(away, _on_away)
+    app.add_exception_handler(Exception, _on_bug)

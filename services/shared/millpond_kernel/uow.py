@@ -1,0 +1,156 @@
+"""The unit of work: one transaction with the events and audit rows that became true in it.
+
+`commit` appears here and nowhere else. Events are inserted as the last statements before COMMIT, when every row lock is
+held; that keeps the order of an entity's events equal to the order of its changes (decision record on events).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+from sqlalchemy import Executable
+from sqlalchemy.dialects.postgresql.asyncpg import dialect as asyncpg_dialect
+
+from millpond_contracts.events import Event
+from millpond_contracts.ids import EventId, TenantId
+from millpond_kernel.observability import current_request_id
+
+_open: ContextVar[bool] = ContextVar("millpond_unit_of_work_open", default=False)
+_DIALECT = asyncpg_dialect()  # type: ignore[no-untyped-call]
+
+_INSERT_OUTBOX = """
+INSERT INTO outbox (event_id, type, subject, tenant_id, generation, body, happened_at, traceparent)
+SELECT e, t, s, n, g, b::jsonb, coalesce(h, clock_timestamp()), p
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::uuid[], $5::bigint[], $6::text[], $7::timestamptz[], $8::text[])
+     WITH ORDINALITY AS x(e, t, s, n, g, b, h, p, ord)
+ORDER BY ord
+"""
+
+_INSERT_AUDIT = """
+INSERT INTO audit (actor, role, tenant_id, action, object, before, after, request_id)
+SELECT a, r, n, c, o, b::jsonb, f::jsonb, q
+FROM unnest($1::text[], $2::text[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
+     WITH ORDINALITY AS x(a, r, n, c, o, b, f, q, ord)
+ORDER BY ord
+"""
+
+
+class UnitOfWorkOpen(RuntimeError):
+    """Something that must not happen inside a transaction was tried: a second transaction or a network call."""
+
+
+def unit_of_work_open() -> bool:
+    """Whether this task holds a transaction. Network clients refuse to be called while it does."""
+    return _open.get()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Who did what to which object. `before` and `after` are JSON texts or None, free of secrets."""
+
+    actor: str
+    role: str
+    tenant_id: TenantId | None
+    action: str
+    object: str
+    before: str | None = None
+    after: str | None = None
+
+
+class UnitOfWork:
+    """One open transaction. SQL goes through `fetch`, `fetchrow`, `fetchval`, `execute`; text or SQLAlchemy Core."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self.connection = connection
+        self.wrote_events = False
+        self._events: list[tuple[Event, datetime | None]] = []
+        self._audit: list[AuditEntry] = []
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Marks the task as holding a transaction."""
+        token = _open.set(True)
+        try:
+            yield
+        finally:
+            _open.reset(token)
+
+    def emit(self, event: Event, happened_at: datetime | None = None) -> None:
+        """Adds an event that becomes true with this transaction; `happened_at` defaults to the database's clock."""
+        self._events.append((event, happened_at))
+
+    def record(self, entry: AuditEntry) -> None:
+        """Adds an audit row to this transaction."""
+        self._audit.append(entry)
+
+    async def fetch(self, statement: str | Executable, *arguments: object) -> list[asyncpg.Record]:
+        """All rows of the statement."""
+        text, values = _render(statement, arguments)
+        rows: list[asyncpg.Record] = await self.connection.fetch(text, *values)
+        return rows
+
+    async def fetchrow(self, statement: str | Executable, *arguments: object) -> asyncpg.Record | None:
+        """The first row, or None."""
+        text, values = _render(statement, arguments)
+        return await self.connection.fetchrow(text, *values)
+
+    async def fetchval(self, statement: str | Executable, *arguments: object) -> Any:
+        """The first column of the first row, or None."""
+        text, values = _render(statement, arguments)
+        return await self.connection.fetchval(text, *values)
+
+    async def execute(self, statement: str | Executable, *arguments: object) -> int:
+        """Runs the statement and tells how many rows it touched."""
+        text, values = _render(statement, arguments)
+        tag: str = await self.connection.execute(text, *values)
+        return int(tag.rsplit(" ", 1)[-1]) if tag[-1:].isdigit() else 0
+
+    async def commit(self) -> None:
+        """Writes audit rows and events, then commits. Called once, by `Database.begin`."""
+        if self._audit:
+            await self.connection.execute(_INSERT_AUDIT, *_audit_columns(self._audit))
+        if self._events:
+            await self.connection.execute(_INSERT_OUTBOX, *_event_columns(self._events))
+            self.wrote_events = True
+        await self.connection.execute("COMMIT")
+
+
+def _render(statement: str | Executable, arguments: Sequence[object]) -> tuple[str, Sequence[object]]:
+    if isinstance(statement, str):
+        return statement, arguments
+    compiled = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
+    parameters = compiled.construct_params()
+    return str(compiled), [parameters[name] for name in compiled.positiontup or ()]
+
+
+def _event_columns(events: Sequence[tuple[Event, datetime | None]]) -> tuple[list[Any], ...]:
+    tenants: list[UUID | None] = [event.tenant() for event, _ in events]
+    return (
+        [EventId.new() for _ in events],
+        [event.type for event, _ in events],
+        [event.subject() for event, _ in events],
+        tenants,
+        [event.generation_of() for event, _ in events],
+        [event.model_dump_json() for event, _ in events],
+        [happened_at for _, happened_at in events],
+        [None for _ in events],
+    )
+
+
+def _audit_columns(entries: Sequence[AuditEntry]) -> tuple[list[Any], ...]:
+    request_id = current_request_id()
+    return (
+        [entry.actor for entry in entries],
+        [entry.role for entry in entries],
+        [entry.tenant_id for entry in entries],
+        [entry.action for entry in entries],
+        [entry.object for entry in entries],
+        [entry.before for entry in entries],
+        [entry.after for entry in entries],
+        [request_id for _ in entries],
+    )

@@ -1,0 +1,220 @@
+"""Routes that every service has: the event feed, snapshots, the resumable watch, the audit trail, health and metrics."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from prometheus_client import generate_latest
+
+from millpond_contracts.bodies.shapes import Outgoing, Page
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.ids import TenantId
+from millpond_contracts.quantities import Instant
+from millpond_kernel.auth import AdminCaller, ReaderCaller, ServiceCaller
+from millpond_kernel.db import AWAY_ERRORS, SYSTEM
+from millpond_kernel.outbox import envelope_json
+from millpond_kernel.pagination import Paging, make_page
+from millpond_kernel.problem import ProblemError
+from millpond_kernel.tenancy import Principal
+from millpond_kernel.tokens import public_jwk
+from millpond_kernel.uow import UnitOfWork
+
+HEARTBEAT_SECONDS = 10.0
+WATCH_BATCH = 200
+
+_COLUMNS = "seq, event_id, type, subject, tenant_id, generation, happened_at, traceparent, body::text AS body"
+
+# Gives one page of a noun's items after a key: (unit of work, after or "", limit) -> (items, next key or None).
+SnapshotSource = Callable[[UnitOfWork, str, int], Awaitable[tuple[list[dict[str, Any]], str | None]]]
+
+
+class AuditView(Outgoing):
+    """One audit row. `hash` covers the row and the previous row's hash; null until chained (about a second)."""
+
+    seq: int | None
+    at: Instant
+    actor: str
+    role: str
+    tenant_id: TenantId | None
+    action: str
+    object: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    request_id: str | None
+    hash: str | None
+
+
+def feed_router(service: str, snapshots: dict[str, SnapshotSource]) -> APIRouter:
+    """Routes for other services only; no proxy lets them through."""
+    router = APIRouter(prefix="/internal/v1", include_in_schema=False)
+
+    @router.get(f"/events/{service}")
+    async def read_feed(
+        request: Request, _: ServiceCaller, after: int = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 500
+    ) -> Response:
+        """Events after a sequence; a negative `after` counts back from the head. 410 when they were deleted."""
+        async with request.app.state.kernel.database.begin(SYSTEM) as unit:
+            head = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
+            after = max(0, head + after) if after < 0 else after
+            rows = await unit.fetch(f"SELECT {_COLUMNS} FROM outbox WHERE seq > $1 ORDER BY seq LIMIT $2", after, limit)
+        if after < head and (not rows or rows[0]["seq"] != after + 1):
+            raise ProblemError(ErrorCode.FEED_GONE, f"The feed does not reach back to {after}; load a snapshot.")
+        events = ",".join(envelope_json(row, service) for row in rows)
+        return Response(f'{{"head": {head}, "events": [{events}]}}', media_type="application/json")
+
+    @router.get(f"/snapshot/{service}/{{noun}}")
+    async def read_snapshot(
+        request: Request,
+        _: ServiceCaller,
+        noun: str,
+        after: str = "",
+        limit: Annotated[int, Query(ge=1, le=1000)] = 500,
+    ) -> JSONResponse:
+        """One page of a noun's present state; `as_of_seq` was read before the rows."""
+        source = snapshots.get(noun)
+        if source is None:
+            raise ProblemError(ErrorCode.OBJECT_NOT_FOUND, f"There is no snapshot {noun!r}.")
+        async with request.app.state.kernel.database.begin(SYSTEM) as unit:
+            as_of = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
+            items, following = await source(unit, after, limit)
+        return JSONResponse({"as_of_seq": as_of, "items": items, "next": following})
+
+    @router.get(f"/jwks/{service}")
+    async def read_keys(request: Request) -> JSONResponse:
+        """The verification keys of tokens that this service issues."""
+        async with request.app.state.kernel.database.begin(SYSTEM) as unit:
+            rows = await unit.fetch("SELECT kid, public_key FROM signing_key WHERE issuer = $1", service)
+        keys = [public_jwk(row["kid"], bytes(row["public_key"])).model_dump() for row in rows]
+        return JSONResponse({"keys": keys})
+
+    return router
+
+
+def public_router(service: str) -> APIRouter:
+    """The watch and the audit trail of a service."""
+    router = APIRouter(prefix="/v1", tags=[service])
+
+    @router.get(
+        f"/events/{service}",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    )
+    async def watch_events(
+        request: Request,
+        caller: ReaderCaller,
+        after: Annotated[int | None, Query(ge=0, le=2**62, description="resume after this sequence")] = None,
+        follow: Annotated[bool, Query(description="false = end when everything up to now was sent")] = True,
+        last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=20)] = None,
+    ) -> StreamingResponse:
+        """Server-sent events: `id` is the sequence, `event` the type, `data` the envelope. Without `after`: from now on."""
+        start = after
+        if last_event_id is not None and last_event_id.isdigit():
+            start = int(last_event_id)
+        if start is None:
+            async with request.app.state.kernel.database.begin(SYSTEM) as unit:
+                start = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
+        return StreamingResponse(
+            _watch(request, service, caller, start, follow),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+
+    @router.get(f"/audit/{service}")
+    async def list_audit(
+        request: Request,
+        caller: AdminCaller,
+        paging: Paging,
+        object: Annotated[str | None, Query(max_length=128)] = None,
+        actor: Annotated[str | None, Query(max_length=128)] = None,
+    ) -> Page[AuditView]:
+        """Who did what, oldest first."""
+        async with request.app.state.kernel.database.begin(caller.scope) as unit:
+            rows = await unit.fetch(
+                "SELECT * FROM audit WHERE id > $1 AND ($2::text IS NULL OR object = $2) AND ($3::text IS NULL OR actor = $3)"
+                " ORDER BY id LIMIT $4",
+                paging.after_int() or 0,
+                object,
+                actor,
+                paging.limit + 1,
+            )
+        return make_page(rows, paging, _audit_view, lambda row: int(row["id"]))
+
+    return router
+
+
+def _audit_view(row: Any) -> AuditView:
+    return AuditView(
+        seq=row["seq"],
+        at=row["at"],
+        actor=row["actor"],
+        role=row["role"],
+        tenant_id=None if row["tenant_id"] is None else TenantId.of(row["tenant_id"]),
+        action=row["action"],
+        object=row["object"],
+        before=row["before"],
+        after=row["after"],
+        request_id=row["request_id"],
+        hash=None if row["hash"] is None else bytes(row["hash"]).hex(),
+    )
+
+
+async def _watch(request: Request, service: str, caller: Principal, after: int, follow: bool) -> AsyncIterator[str]:
+    kernel = request.app.state.kernel
+    yield f": watching {service} after {after}\n\n"
+    quiet = 0.0
+    while True:
+        woken = kernel.woken
+        try:
+            kernel.authenticator.check(caller)
+            async with kernel.database.begin(caller.scope) as unit:
+                rows = await unit.fetch(
+                    f"SELECT {_COLUMNS} FROM outbox WHERE seq > $1 ORDER BY seq LIMIT $2", after, WATCH_BATCH
+                )
+        except ProblemError as error:
+            yield f"event: problem\ndata: {json.dumps({'code': error.code.value, 'detail': error.detail})}\n\n"
+            return
+        except AWAY_ERRORS:
+            yield ": the database does not answer\n\n"
+            await asyncio.sleep(1)
+            continue
+        for row in rows:
+            after = int(row["seq"])
+            yield f"id: {after}\nevent: {row['type']}\ndata: {envelope_json(row, service)}\n\n"
+        if rows:
+            quiet = 0.0
+            continue
+        if not follow:
+            return
+        try:
+            await asyncio.wait_for(woken.wait(), 1.0)
+        except TimeoutError:
+            quiet += 1.0
+        if quiet >= HEARTBEAT_SECONDS:
+            quiet = 0.0
+            yield ": still here\n\n"
+
+
+def health_router(service: str) -> APIRouter:
+    """Liveness and readiness with reasons, and metrics."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get(f"/healthz/{service}")
+    async def health(request: Request) -> JSONResponse:
+        """Always 200 while the process lives: what is well, what is not and since when."""
+        return JSONResponse(await request.app.state.kernel.health())
+
+    @router.get(f"/readyz/{service}")
+    async def ready(request: Request) -> JSONResponse:
+        """200 when the database answers, the schema is at head and keys are loaded; else 503 with the reason."""
+        state = await request.app.state.kernel.health()
+        return JSONResponse(state, 200 if state["ready"] else 503)
+
+    @router.get(f"/metrics/{service}")
+    async def metrics() -> PlainTextResponse:
+        """Prometheus metrics of this process."""
+        return PlainTextResponse(generate_latest(), media_type="text/plain; version=0.0.4")
+
+    return router

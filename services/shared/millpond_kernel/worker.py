@@ -1,0 +1,191 @@
+"""The worker process of a service: relay, consumers, control loops, and telling how they are."""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+import asyncpg
+import httpx
+from redis.asyncio import Redis
+
+from millpond_kernel.app import wait_for_head
+from millpond_kernel.clients import ServiceClient
+from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database
+from millpond_kernel.doorbell import Doorbell, connect_redis
+from millpond_kernel.loops import Loop, LoopRunner
+from millpond_kernel.observability import log
+from millpond_kernel.outbox import Relay, doorbell_channel
+from millpond_kernel.pausing import Stop, sleep_or_stop
+from millpond_kernel.settings import ServiceSettings
+from millpond_kernel.streams import Consumer, ConsumerRunner
+
+STATE_SECONDS = 3.0
+# Above these the worker is not ready and the service is degraded.
+MAX_LAG_EVENTS = 5_000
+MAX_UNPUBLISHED_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class WorkerKernel:
+    """What consumers and loops of one service use."""
+
+    settings: ServiceSettings
+    service: str
+    database: Database
+    redis: "Redis"
+    clients: dict[str, ServiceClient]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceWorker:
+    """What a service gives to the kernel to run as its worker.
+
+    `parts` builds consumers and loops once the kernel is connected. `tasks` builds further coroutines that run until `stop`.
+    """
+
+    settings: ServiceSettings
+    parts: Callable[[WorkerKernel], tuple[Sequence[Consumer], Sequence[Loop]]]
+    tasks: Callable[[WorkerKernel], Sequence[Callable[[Stop], Awaitable[None]]]] | None = None
+    on_start: Callable[[WorkerKernel], Awaitable[None]] | None = None
+    transport: httpx.AsyncBaseTransport | None = None
+
+
+@dataclass(slots=True)
+class _Running:
+    consumers: list[Consumer] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
+
+
+async def run_worker(worker: ServiceWorker, stop: asyncio.Event) -> None:
+    """Runs the worker of one service until `stop` is set. A part that fails for good ends the process (and is restarted)."""
+    settings, name = worker.settings, worker.settings.service
+    redis = connect_redis(settings.redis_url.get_secret_value())
+    database = Database(name, settings.database_url.get_secret_value(), pool_size=settings.database_pool_size)
+    doorbell = Doorbell(redis, doorbell_channel(settings.redis_prefix, name))
+    clients = {
+        other: ServiceClient(
+            other, settings.url_of(other), settings.service_key.get_secret_value(), transport=worker.transport
+        )
+        for other in ("registry", "quota", "scheduler", "billing")
+    }
+    kernel = WorkerKernel(settings, name, database, redis, clients)
+    await database.open(settings.database_wait_seconds)
+    await wait_for_head(database, settings.database_wait_seconds)
+    database.on_commit = doorbell.ring
+    doorbell.start()
+    if worker.on_start is not None:
+        await worker.on_start(kernel)
+    consumers, loops = worker.parts(kernel)
+    running = _Running(list(consumers), list(loops))
+    relay = Relay(database, redis, settings.redis_prefix)
+    coroutines: list[Awaitable[None]] = [relay.run(stop), _tell_state(kernel, running, stop)]
+    coroutines += [LoopRunner(database, loop).run(stop) for loop in loops]
+    coroutines += [
+        ConsumerRunner(
+            database,
+            redis,
+            clients[consumer.publisher],
+            consumer,
+            prefix=settings.redis_prefix,
+            silence_seconds=settings.feed_silence_seconds,
+        ).run(stop)
+        for consumer in consumers
+    ]
+    if worker.tasks is not None:
+        coroutines += [task(stop) for task in worker.tasks(kernel)]
+    try:
+        await _run_all(coroutines, stop, settings.worker_grace_seconds)
+    finally:
+        await doorbell.stop()
+        for client in clients.values():
+            await client.close()
+        await database.close()
+        await redis.aclose()
+
+
+async def _run_all(coroutines: Sequence[Awaitable[None]], stop: asyncio.Event, grace_seconds: float) -> None:
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    stopping = asyncio.ensure_future(stop.wait())
+    done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+    failed = [task for task in done if task is not stopping and task.exception() is not None]
+    stop.set()
+    _, pending = await asyncio.wait(tasks, timeout=grace_seconds)
+    for task in [*pending, stopping]:
+        task.cancel()
+    await asyncio.gather(*tasks, stopping, return_exceptions=True)
+    for task in failed:
+        error = task.exception()
+        assert error is not None
+        raise error
+
+
+async def _tell_state(kernel: WorkerKernel, running: _Running, stop: Stop) -> None:
+    """Writes this worker's state every few seconds, for readiness, `millpond status` and alerts."""
+    worker, started = uuid4(), await kernel.database.now()
+    while not stop.is_set():
+        try:
+            await _write_state(kernel, running, worker, started)
+        except (*AWAY_ERRORS, asyncpg.PostgresError) as error:
+            log.debug("state_not_told", service=kernel.service, error=type(error).__name__)
+        await sleep_or_stop(stop, STATE_SECONDS)
+    try:
+        async with kernel.database.begin(SYSTEM) as unit:
+            await unit.execute("DELETE FROM worker_state WHERE worker = $1", worker)
+    except (*AWAY_ERRORS, asyncpg.PostgresError):
+        log.debug("state_not_removed", service=kernel.service)
+
+
+async def _write_state(kernel: WorkerKernel, running: _Running, worker: UUID, started: Any) -> None:
+    async with kernel.database.begin(SYSTEM) as unit:
+        unpublished = await unit.fetchval(
+            "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(recorded_at)), 0)::float8 FROM outbox WHERE seq IS NULL"
+        )
+        parked = await unit.fetchval("SELECT count(*) FROM dead_letter WHERE replayed_at IS NULL")
+        state, reason = _state(running, float(unpublished), int(parked))
+        if reason:
+            state["reason"] = reason
+        await unit.execute(
+            "INSERT INTO worker_state (worker, started_at, updated_at, ready, state, pid)"
+            " VALUES ($1, $2, clock_timestamp(), $3, $4, $5) ON CONFLICT (worker) DO UPDATE"
+            " SET updated_at = excluded.updated_at, ready = excluded.ready, state = excluded.state",
+            worker,
+            started,
+            reason is None,
+            state,
+            os.getpid(),
+        )
+        await unit.execute("DELETE FROM worker_state WHERE updated_at < clock_timestamp() - interval '1 hour'")
+
+
+def _state(running: _Running, unpublished_seconds: float, parked: int) -> tuple[dict[str, Any], str | None]:
+    now = time.monotonic()
+    lags = {f"{consumer.name}<-{consumer.publisher}": consumer.lag for consumer in running.consumers}
+    loops = {
+        loop.name: {
+            "failures": loop.failures,
+            "error": loop.last_error,
+            "seconds_ago": None if loop.last_pass_monotonic is None else round(now - loop.last_pass_monotonic, 1),
+        }
+        for loop in running.loops
+    }
+    state: dict[str, Any] = {
+        "lag": lags,
+        "loops": loops,
+        "unpublished_seconds": round(unpublished_seconds, 1),
+        "parked_events": parked,
+    }
+    if unpublished_seconds > MAX_UNPUBLISHED_SECONDS:
+        return state, f"the oldest unpublished event waits for {unpublished_seconds:.0f} s"
+    for name, lag in lags.items():
+        if lag > MAX_LAG_EVENTS:
+            return state, f"{name} is {lag} events behind"
+    for loop in running.loops:
+        if loop.failures >= 3:
+            return state, f"the loop {loop.name} fails: {loop.last_error}"
+    if parked:
+        return state, f"{parked} events are parked; see `millpond dead-letters`"
+    return state, None
