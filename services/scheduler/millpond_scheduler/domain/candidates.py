@@ -1,0 +1,160 @@
+"""Verdicts and scores of each request over all nodes, remembered between decisions and batches.
+
+A decision is then one comparison of stamps (which rows changed since?), a rescore of those rows, and one `argmin`.
+An engine that keeps trees instead of arrays can take this module's place without the cycle noticing.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection
+
+import numpy as np
+
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
+from millpond_scheduler.domain import policy
+from millpond_scheduler.domain.columns import CodeArray, IntArray
+from millpond_scheduler.domain.fits import ShapeFits
+from millpond_scheduler.domain.plans import DevicePick
+from millpond_scheduler.domain.requests import RequestClass
+from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.verdicts import CODES, REASONS, Reason
+from millpond_scheduler.domain.views import RowView, share_of_memory
+
+
+class Candidates:
+    """All nodes as one request class sees them. Every answer is as of the snapshot at the moment of asking."""
+
+    def __init__(self, snapshot: Snapshot, request: RequestClass) -> None:
+        self.request = request
+        self.fits = ShapeFits(request, policy.SHAPE_FILTERS)
+        self._snapshot = snapshot
+        self._codes: CodeArray = np.zeros(0, dtype=np.uint8)
+        self._scores: IntArray = np.zeros(0, dtype=np.int64)
+        self._seen = -1
+
+    @property
+    def codes(self) -> CodeArray:
+        """Per row the code of the first filter that it fails, 0 = may take the task."""
+        self.refresh()
+        return self._codes[: self._snapshot.columns.rows]
+
+    @property
+    def scores(self) -> IntArray:
+        """Per row its rank, smallest first; BLOCKED where the task may not go."""
+        self.refresh()
+        return self._scores[: self._snapshot.columns.rows]
+
+    def refresh(self) -> None:
+        """Judge and score the rows that changed since the last call."""
+        snapshot = self._snapshot
+        if self._seen == snapshot.tick:
+            return
+        columns = snapshot.columns
+        self.fits.extend(snapshot)
+        if len(self._codes) < columns.rows:
+            self._codes = np.resize(self._codes, columns.capacity)  # what is added is judged below: it is newer
+            self._scores = np.resize(self._scores, columns.capacity)
+        changed = np.flatnonzero(columns.stamp[: columns.rows] > self._seen)
+        everything = len(changed) == columns.rows
+        rows = slice(0, columns.rows) if everything else changed
+        view = RowView(snapshot, self.fits, rows)
+        codes = policy.judge(view)
+        self._codes[rows] = codes
+        self._scores[rows] = policy.score(view, codes)
+        self._seen = snapshot.tick
+
+    def find_best(self, kept_free: Collection[int] = ()) -> int | None:
+        """The row that takes the task: the lowest score, of equal ones the oldest node; None when every node fails.
+
+        Args:
+            kept_free: rows that are earmarked for another task.
+        """
+        scores = self.scores
+        if not len(scores):
+            return None
+        if kept_free:
+            scores = scores.copy()
+            scores[list(kept_free)] = policy.BLOCKED
+        best = scores[scores.argmin()]
+        if best == policy.BLOCKED:
+            return None
+        return policy.lowest(self._snapshot, np.flatnonzero(scores == best))
+
+    def pick_devices(self, row: int) -> tuple[DevicePick, ...]:
+        """What the task would hold of each of its devices on a row that may take it."""
+        demand = self.request.devices
+        if demand is None:
+            return ()
+        view = RowView(self._snapshot, self.fits, np.array([row]))
+        devices = self._snapshot.record_at(row).devices
+        picks = []
+        for slot in policy.pick_slots(view):
+            total = int(self._snapshot.columns.device_memory_total[row, slot])
+            if demand.is_whole:
+                milli, memory = WHOLE_DEVICE_MILLI, total
+            elif demand.milli is None:
+                memory = demand.memory_mib or 0
+                milli = int(share_of_memory(memory, np.array([total]))[0])
+            else:
+                milli = demand.milli
+                memory = demand.memory_mib or total * milli // WHOLE_DEVICE_MILLI
+            picks.append(DevicePick(devices[slot].id, milli, memory))
+        return tuple(picks)
+
+    def count_reasons(self, kept_free: Collection[int] = ()) -> dict[Reason, int]:
+        """The pool's nodes by the first filter that they fail; the counts sum to the pool's nodes."""
+        codes = self.codes
+        if kept_free:
+            codes = codes.copy()
+            kept = np.array(list(kept_free))
+            codes[kept[codes[kept] == 0]] = CODES[Reason.EARMARKED]
+        counts = np.bincount(codes, minlength=len(REASONS)).tolist()
+        return {
+            reason: count
+            for reason, count in zip(REASONS, counts, strict=True)
+            if count and reason is not Reason.WRONG_POOL
+        }
+
+    def has_unavailable_match(self) -> bool:
+        """Whether a node of the pool that takes no work now has hardware that the request could use."""
+        codes, columns = self.codes, self._snapshot.columns
+        shut = (codes == CODES[Reason.NOT_SCHEDULABLE]) | (codes == CODES[Reason.CORDONED])
+        rows = np.flatnonzero(shut)
+        matching = self.fits.codes[columns.shape[rows]] == 0
+        if self.request.labels:
+            matching &= self.fits.label_matches[columns.label_set[rows]]
+        return bool(matching.any())
+
+    def milli_of(self, flavor: str) -> int:
+        """Device milli that the task would hold of this flavor; of a slice bounded by memory, the most it can be."""
+        demand = self.request.devices
+        if demand is None:
+            return 0
+        if demand.milli is not None:
+            return demand.count * demand.milli
+        return int(share_of_memory(demand.memory_mib or 0, np.array([self.fits.flavors[flavor]]))[0])
+
+    def view_empty(self) -> tuple[RowView, IntArray]:
+        """All rows as if nothing ran on them, and the rows that could then take the task."""
+        self.refresh()
+        view = RowView(self._snapshot, self.fits, slice(0, self._snapshot.columns.rows), empty=True)
+        return view, np.flatnonzero(policy.judge(view) == 0)
+
+
+class CandidateCache:
+    """The most recently used request classes of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, size: int = 256) -> None:
+        self.snapshot = snapshot
+        self._size = size
+        self._entries: OrderedDict[RequestClass, Candidates] = OrderedDict()
+
+    def get(self, request: RequestClass) -> Candidates:
+        """The candidates of a request, made at its first use."""
+        found = self._entries.get(request)
+        if found is None:
+            found = self._entries[request] = Candidates(self.snapshot, request)
+            if len(self._entries) > self._size:
+                self._entries.popitem(last=False)
+        else:
+            self._entries.move_to_end(request)
+        return found

@@ -1,0 +1,105 @@
+"""The questions and measures of the policy that look at what is free: pure functions over rows, one line each."""
+
+import numpy as np
+
+from millpond_scheduler.domain.columns import ABSENT, BoolArray, IntArray
+from millpond_scheduler.domain.views import RowView
+
+# Filters on nodes
+
+
+def is_in_pool(view: RowView) -> BoolArray:
+    """The node is in the pool of the request."""
+    inside: BoolArray = view.columns.pool[view.rows] == (view.pool if view.pool != ABSENT else ABSENT - 1)
+    return inside
+
+
+def is_ready(view: RowView) -> BoolArray:
+    """The registry says that the node is ready."""
+    return view.columns.ready[view.rows]
+
+
+def is_open(view: RowView) -> BoolArray:
+    """No cordon reason is set."""
+    return ~view.columns.cordoned[view.rows]
+
+
+def has_labels(view: RowView) -> BoolArray | bool:
+    """The node carries every label asked for."""
+    return True if not view.request.labels else view.fits.label_matches[view.columns.label_set[view.rows]]
+
+
+def has_cpu(view: RowView) -> BoolArray:
+    """Enough CPU is free."""
+    return view.cpu_free >= view.request.cpu_milli
+
+
+def has_memory(view: RowView) -> BoolArray:
+    """Enough memory is free."""
+    return view.memory_free >= view.request.memory_mib
+
+
+def has_device_sum(view: RowView) -> BoolArray | bool:
+    """The eligible devices together have the share asked for free, wherever it lies."""
+    demand = view.demand
+    if demand is None:
+        return True
+    if demand.milli is None:
+        memory: BoolArray = (view.device_memory_free * view.eligible).sum(axis=1) >= (demand.memory_mib or 0)
+        return memory & view.eligible.any(axis=1)
+    milli: BoolArray = (view.device_milli_free * view.eligible).sum(axis=1) >= demand.count * demand.milli
+    return milli
+
+
+def has_device_block(view: RowView) -> BoolArray | bool:
+    """So many devices have room, each by itself."""
+    return True if view.demand is None else view.count_devices(view.roomy) >= view.demand.count
+
+
+def has_own_device(view: RowView) -> BoolArray | bool:
+    """So many devices have room and hold nobody else's slices, where the pool's rule says so."""
+    return True if view.demand is None else view.count_devices(view.admissible) >= view.demand.count
+
+
+def is_isolated(view: RowView) -> BoolArray | bool:
+    """The node keeps tenants apart, or runs only this tenant's tasks, or its pool does not mind."""
+    if view.empty or view.rules.allow_shared_users:
+        return True
+    holder = view.columns.holder[view.rows]
+    alone: BoolArray = (holder == ABSENT) | (holder == view.tenant)
+    return alone | ~view.columns.unisolated[view.rows]
+
+
+# Ranks
+
+
+def has_unneeded_devices(view: RowView) -> IntArray | int:
+    """1 where the task would sit beside devices that it does not use."""
+    if view.demand is not None:
+        return 0
+    beside: IntArray = view.usable.any(axis=1).astype(np.int64)
+    return beside
+
+
+def room_on_device(view: RowView) -> IntArray | int:
+    """Milli left on the device that a slice would take."""
+    if view.demand is None or view.demand.is_whole:
+        return 0
+    return np.asarray(np.min(view.room_left, axis=1))
+
+
+def free_device_milli(view: RowView) -> IntArray:
+    """Milli free on all usable devices of the node."""
+    free: IntArray = (view.device_milli_free * view.usable).sum(axis=1)
+    return free
+
+
+def spare_cpu(view: RowView) -> IntArray:
+    """Milli of CPU that the task would leave."""
+    return np.maximum(view.cpu_free - view.request.cpu_milli, 0)
+
+
+def spare_memory_share(view: RowView) -> IntArray:
+    """Memory that the task would leave, in 1/256 of the node's."""
+    total = np.maximum(view.columns.memory_total[view.rows], 1)
+    return np.maximum(view.memory_free - view.request.memory_mib, 0) * 256 // total

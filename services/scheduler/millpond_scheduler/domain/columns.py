@@ -1,0 +1,132 @@
+"""The nodes as arrays: one column per property, one row per node, grown by doubling so that adding is amortised."""
+
+from collections.abc import Hashable
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+CodeArray: TypeAlias = NDArray[np.uint8]
+
+ABSENT = -1
+"""No pool, no flavor, no holder: the value of an index column where there is nothing."""
+
+SEVERAL = -2
+"""Holder column: more than one tenant holds something here."""
+
+_NODE_INTS = {
+    "pool": ABSENT,
+    "cpu_total": 0,
+    "cpu_free": 0,
+    "memory_total": 0,
+    "memory_free": 0,
+    "shape": 0,
+    "label_set": 0,
+    "holder": ABSENT,
+    "incarnation": 0,
+    "version": 0,
+    "tie": 0,
+    "stamp": 0,
+}
+_NODE_BOOLS = ("ready", "cordoned", "unisolated")
+_DEVICE_INTS = {
+    "device_flavor": ABSENT,
+    "device_milli_free": 0,
+    "device_memory_total": 0,
+    "device_memory_free": 0,
+    "device_holder": ABSENT,
+}
+_DEVICE_BOOLS = ("device_usable",)
+
+
+class NodeColumns:
+    """Columns for `rows` nodes of at most `width` devices: int64 amounts and indexes, booleans for flags.
+
+    Node columns are (capacity,), device columns (capacity, width). Integers only: an int64 wraps silently, so what
+    enters is bounded where nodes and requests are made. `stamp` is the tick of a row's last change; `tie` orders nodes
+    by age whatever row they lie in. A device whose memory is unknown has 0.
+    """
+
+    pool: IntArray
+    cpu_total: IntArray
+    cpu_free: IntArray
+    memory_total: IntArray
+    memory_free: IntArray
+    shape: IntArray
+    label_set: IntArray
+    holder: IntArray
+    incarnation: IntArray
+    version: IntArray
+    tie: IntArray
+    stamp: IntArray
+    ready: BoolArray
+    cordoned: BoolArray
+    unisolated: BoolArray
+    device_flavor: IntArray
+    device_milli_free: IntArray
+    device_memory_total: IntArray
+    device_memory_free: IntArray
+    device_holder: IntArray
+    device_usable: BoolArray
+
+    def __init__(self, capacity: int = 64, width: int = 1) -> None:
+        self.rows = 0
+        self.capacity = capacity
+        self.width = width
+        for name, fill in _NODE_INTS.items():
+            setattr(self, name, np.full(capacity, fill, dtype=np.int64))
+        for name in _NODE_BOOLS:
+            setattr(self, name, np.zeros(capacity, dtype=np.bool_))
+        for name, fill in _DEVICE_INTS.items():
+            setattr(self, name, np.full((capacity, width), fill, dtype=np.int64))
+        for name in _DEVICE_BOOLS:
+            setattr(self, name, np.zeros((capacity, width), dtype=np.bool_))
+
+    def reserve(self, rows: int, width: int) -> None:
+        """Make room for so many rows and devices per row; what is there keeps its place."""
+        if rows <= self.capacity and width <= self.width:
+            return
+        capacity = self.capacity
+        while capacity < rows:
+            capacity *= 2
+        larger = NodeColumns(capacity, max(width, self.width))
+        for name in (*_NODE_INTS, *_NODE_BOOLS):
+            getattr(larger, name)[: self.capacity] = getattr(self, name)
+            setattr(self, name, getattr(larger, name))
+        for name in (*_DEVICE_INTS, *_DEVICE_BOOLS):
+            getattr(larger, name)[: self.capacity, : self.width] = getattr(self, name)
+            setattr(self, name, getattr(larger, name))
+        self.capacity, self.width = larger.capacity, larger.width
+
+    def clear(self, row: int) -> None:
+        """Empty one row, except for its stamp."""
+        for name, fill in {**_NODE_INTS, **_DEVICE_INTS}.items():
+            if name != "stamp":
+                getattr(self, name)[row] = fill
+        for name in (*_NODE_BOOLS, *_DEVICE_BOOLS):
+            getattr(self, name)[row] = False
+
+
+Value = TypeVar("Value", bound=Hashable)
+
+
+class Interner(Generic[Value]):
+    """Small integers for values, given in order of first sight and never taken back."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self._indexes: dict[Value, int] = {}
+
+    def index(self, value: Value) -> int:
+        """The value's integer, given now if it has none."""
+        found = self._indexes.get(value)
+        if found is None:
+            found = self._indexes[value] = len(self.values)
+            self.values.append(value)
+        return found
+
+    def find(self, value: Value) -> int:
+        """The value's integer, or ABSENT."""
+        return self._indexes.get(value, ABSENT)

@@ -1,0 +1,194 @@
+"""One batch of decisions: the queue and the snapshot go in, a plan comes out.
+
+The steps, as the README tells them: 1 order the queue; 2 admit against limits; 3 choose a node; 4 take it on the
+snapshot; 5 say why the others wait; 6 keep a node free for whoever has waited too long.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from millpond_contracts.bodies.tenants import QueuePolicy
+from millpond_contracts.ids import NodeId, PoolId, TaskId, VirtualPoolId
+from millpond_scheduler.domain.admission import CPU, MEMORY, Ledger, VirtualPoolState, decide_block, device
+from millpond_scheduler.domain.candidates import CandidateCache, Candidates
+from millpond_scheduler.domain.capacity import sum_free
+from millpond_scheduler.domain.earmarks import find_nearest
+from millpond_scheduler.domain.plans import AdmissionLine, Holding, Placement, Plan, Rejection
+from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, Reason, decide_dominant
+
+VirtualPools = Mapping[VirtualPoolId, VirtualPoolState]
+
+
+@dataclass(slots=True)
+class Admission:
+    """Whether the limits let a task in, and if only with some flavors, the request narrowed to them."""
+
+    request: RequestClass
+    reason: Reason | None = None
+    lines: tuple[AdmissionLine, ...] = ()
+
+
+@dataclass(slots=True)
+class _Batch:
+    snapshot: Snapshot
+    cache: CandidateCache
+    virtual_pools: VirtualPools
+    ledger: Ledger
+    policy: Policy
+    now_us: int
+    placements: list[Placement] = field(default_factory=list)
+    rejections: dict[TaskId, Rejection] = field(default_factory=dict)
+    blocked: dict[tuple[VirtualPoolId, RequestClass], Rejection] = field(default_factory=dict)
+    earmarks: dict[TaskId, NodeId] = field(default_factory=dict)
+    kept_rows: set[int] = field(default_factory=set)
+    kept_lines: set[tuple[PoolId, str | None]] = field(default_factory=set)
+
+
+def plan_batch(
+    snapshot: Snapshot,
+    queue: Iterable[QueuedTask],
+    virtual_pools: VirtualPools,
+    now_us: int,
+    policy: Policy | None = None,
+    max_tasks: int = 500,
+    cache: CandidateCache | None = None,
+) -> Plan:
+    """Decide where waiting tasks go, at most `max_tasks` of them; the others carry a reason.
+
+    The placements are made on the snapshot, so that the next batch can be planned while this one is committed:
+    `snapshot.keep()` after the commit, `snapshot.undo_to(plan.mark)` after a refused one.
+
+    Args:
+        queue: the waiting tasks in any order.
+        virtual_pools: all virtual pools of the shard with what they hold now.
+        now_us: the instant of the decision in microseconds, the clock of `QueuedTask.queued_at_us`.
+        cache: the remembered scores of this snapshot; kept by the caller between batches.
+    """
+    cache = cache or CandidateCache(snapshot)
+    ledger = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool))
+    batch = _Batch(snapshot, cache, virtual_pools, ledger, policy or Policy(), now_us)
+    mark, examined = snapshot.mark(), 0
+    # 1. Order: priority, then age, then id.
+    for task in order_queue(queue, virtual_pools):
+        if len(batch.placements) == max_tasks:
+            break
+        examined += 1
+        # A batch only takes: what was blocked once stays blocked for every equal task behind it.
+        known = batch.blocked.get((task.virtual_pool, task.request))
+        rejection = known or _decide(batch, task)
+        if rejection is not None:
+            batch.rejections[task.id] = rejection
+            batch.blocked[task.virtual_pool, task.request] = rejection
+    return Plan(tuple(batch.placements), batch.rejections, batch.earmarks, examined, mark)
+
+
+def order_queue(queue: Iterable[QueuedTask], virtual_pools: VirtualPools) -> list[QueuedTask]:
+    """The tasks in the order of decision. In a first-in-first-out virtual pool every task has priority 0."""
+    fifo = {key for key, state in virtual_pools.items() if state.policy is QueuePolicy.FIFO}
+    if not fifo:
+        return sorted(queue, key=lambda task: task.order_key)
+    return sorted(queue, key=lambda task: (0, *task.order_key[1:]) if task.virtual_pool in fifo else task.order_key)
+
+
+def find_positions(ordered: Iterable[QueuedTask]) -> dict[TaskId, int]:
+    """Each task's place in the queue of its virtual pool, 1 = next; the tasks come in the order of decision."""
+    counts: dict[VirtualPoolId, int] = {}
+    positions: dict[TaskId, int] = {}
+    for task in ordered:
+        counts[task.virtual_pool] = positions[task.id] = counts.get(task.virtual_pool, 0) + 1
+    return positions
+
+
+def admit(ledger: Ledger, state: VirtualPoolState | None, candidates: Candidates) -> Admission:
+    """Ask the limits on CPU, memory and every flavor that the hardware would allow.
+
+    One flavor with room is enough; the request is then narrowed to those that have it.
+    """
+    request = candidates.request
+    if state is None:
+        return Admission(request, Reason.NO_VIRTUAL_POOL)
+    host = {CPU: request.cpu_milli, MEMORY: request.memory_mib}
+    blocks = {resource: ledger.find_block(state, resource, amount) for resource, amount in host.items()}
+    demand = request.devices
+    reason = decide_block(blocks.values())
+    if demand is not None:
+        candidates.refresh()
+        by_flavor = {
+            name: ledger.find_block(state, device(name), candidates.milli_of(name))
+            for name in sorted(candidates.fits.flavors)
+        }
+        open_flavors = frozenset(name for name, block in by_flavor.items() if block is None)
+        if by_flavor and not open_flavors:
+            reason = reason or decide_block(by_flavor.values())
+        elif len(open_flavors) < len(by_flavor):
+            request = replace(request, devices=replace(demand, flavors=open_flavors))
+    if reason is None:
+        return Admission(request)
+    return Admission(request, reason, list_lines(ledger, state, candidates))
+
+
+def list_lines(ledger: Ledger, state: VirtualPoolState, candidates: Candidates) -> tuple[AdmissionLine, ...]:
+    """Every limit that the request meets: CPU, memory and each flavor that the hardware would allow."""
+    request, demand = candidates.request, candidates.request.devices
+    lines = [
+        ledger.describe(state, CPU, request.cpu_milli),
+        ledger.describe(state, MEMORY, request.memory_mib),
+    ]
+    if demand is not None:
+        lines += [
+            ledger.describe(state, device(name), candidates.milli_of(name)) for name in sorted(candidates.fits.flavors)
+        ]
+    return tuple(lines)
+
+
+def _decide(batch: _Batch, task: QueuedTask) -> Rejection | None:
+    state = batch.virtual_pools.get(task.virtual_pool)
+    candidates = batch.cache.get(task.request)
+    # 2. Admission: which flavors do the limits leave?
+    admission = admit(batch.ledger, state, candidates)
+    if state is None or admission.reason is not None:
+        reason = admission.reason or Reason.NO_VIRTUAL_POOL
+        return Rejection(reason, candidates.count_reasons(batch.kept_rows), admission.lines)
+    if admission.request is not task.request:
+        candidates = batch.cache.get(admission.request)
+    # 3. The best node that passes every filter.
+    row = candidates.find_best(batch.kept_rows)
+    if row is None:
+        return _reject(batch, task, candidates)
+    _place(batch, task, state, candidates, row)
+    return None
+
+
+def _place(batch: _Batch, task: QueuedTask, state: VirtualPoolState, candidates: Candidates, row: int) -> None:
+    # 4. Take it on the snapshot and charge the limits, so that the next task of this batch sees both.
+    snapshot, request = batch.snapshot, candidates.request
+    node = snapshot.record_at(row)
+    picks = candidates.pick_devices(row)
+    holding = Holding(task.id, node.id, request.tenant, request.cpu_milli, request.memory_mib, picks)
+    snapshot.place(holding)
+    batch.ledger.charge(state, CPU, request.cpu_milli)
+    batch.ledger.charge(state, MEMORY, request.memory_mib)
+    flavor = snapshot.find_flavor(picks[0].device) if picks else None
+    if flavor is not None:
+        batch.ledger.charge(state, device(flavor), holding.device_milli)
+    batch.placements.append(Placement(holding, task.virtual_pool, flavor, node.incarnation))
+
+
+def _reject(batch: _Batch, task: QueuedTask, candidates: Candidates) -> Rejection:
+    # 5. Say why, with one count per node.
+    counts = candidates.count_reasons(batch.kept_rows)
+    reason = decide_dominant(counts, unavailable_would_match=candidates.has_unavailable_match())
+    # 6. Whom capacity alone has blocked for too long gets a node kept free, one per pool and flavor at a time.
+    waited_us = batch.now_us - task.queued_at_us
+    if reason in CAPACITY_REASONS and waited_us >= batch.policy.hold_after_seconds * 1_000_000:
+        flavors: set[str | None] = set(candidates.fits.flavors) if candidates.request.devices else {None}
+        lines = {(candidates.request.pool, flavor) for flavor in flavors}
+        row = None if lines & batch.kept_lines else find_nearest(batch.snapshot, candidates)
+        if row is not None and row not in batch.kept_rows:
+            batch.kept_rows.add(row)
+            batch.kept_lines |= lines
+            batch.earmarks[task.id] = batch.snapshot.record_at(row).id
+    return Rejection(reason, counts)

@@ -1,0 +1,198 @@
+"""Why a task waits, for people: one dominant reason, a count per reason, its limits, and what would let it start."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
+from millpond_scheduler.domain import checks, policy, shapes
+from millpond_scheduler.domain.admission import Ledger
+from millpond_scheduler.domain.candidates import CandidateCache, Candidates
+from millpond_scheduler.domain.capacity import sum_free
+from millpond_scheduler.domain.cycle import VirtualPools, admit, list_lines
+from millpond_scheduler.domain.earmarks import find_nearest, missing_devices
+from millpond_scheduler.domain.plans import AdmissionLine, Rejection
+from millpond_scheduler.domain.requests import QueuedTask
+from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.verdicts import CODES, Reason, decide_dominant, describe_reason
+from millpond_scheduler.domain.views import RowView
+
+_LIMITS = frozenset({Reason.LIMIT_REACHED, Reason.GUARANTEE_OF_OTHERS})
+_SOFTWARE = frozenset({Reason.INCOMPATIBLE_RUNTIME, Reason.INCOMPATIBLE_VERSION, Reason.UNKNOWN_ECOSYSTEM})
+
+
+@dataclass(frozen=True, slots=True)
+class Unblock:
+    """Something that somebody could do, and what it would change."""
+
+    action: str
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why one task waits. `counts` sum to `nodes`, the nodes of its pool.
+
+    `largest_free_devices` = free matching whole devices on the best node that is open, `largest_free_milli` = the
+    largest free share of one matching device; None when the task asks for no device. `could_ever_fit`: some node that
+    takes work could hold the task if nothing ran on it. `attributes` = nodes per software attribute that fails.
+    """
+
+    dominant: Reason
+    message: str
+    position: int
+    counts: Mapping[Reason, int]
+    nodes: int
+    admission: tuple[AdmissionLine, ...]
+    largest_free_devices: int | None
+    largest_free_milli: int | None
+    could_ever_fit: bool
+    attributes: Mapping[str, int]
+    would_unblock: tuple[Unblock, ...]
+
+
+def explain(
+    snapshot: Snapshot,
+    task: QueuedTask,
+    virtual_pools: VirtualPools,
+    position: int = 1,
+    rejection: Rejection | None = None,
+    cache: CandidateCache | None = None,
+) -> Explanation:
+    """Explain one waiting task from the snapshot as it is.
+
+    Args:
+        position: the task's place in the queue of its virtual pool (`cycle.find_positions`).
+        rejection: what the last cycle said of it, which alone knows of earmarks and of the batch's order.
+        cache: the remembered scores of this snapshot, if the caller keeps them.
+    """
+    candidates = (cache or CandidateCache(snapshot)).get(task.request)
+    state = virtual_pools.get(task.virtual_pool)
+    ledger = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool))
+    if rejection is None:
+        admission = admit(ledger, state, candidates)
+        counts = candidates.count_reasons()
+        matching = candidates.has_unavailable_match()
+        reason = admission.reason or decide_dominant(counts, unavailable_would_match=matching)
+        rejection = Rejection(reason, counts)
+    else:
+        candidates.refresh()
+    lines = () if state is None else list_lines(ledger, state, candidates)
+    nodes = sum(rejection.counts.values())
+    nearest = find_nearest(snapshot, candidates)
+    devices, milli = _largest_free(snapshot, candidates)
+    message = describe_reason(rejection.reason, rejection.counts.get(rejection.reason, 0), nodes)
+    if nodes and nearest is None and rejection.reason not in _LIMITS:
+        message += "; even with nothing running no node that takes work could hold it"
+    return Explanation(
+        dominant=rejection.reason,
+        message=message,
+        position=position,
+        counts=rejection.counts,
+        nodes=nodes,
+        admission=lines,
+        largest_free_devices=devices,
+        largest_free_milli=milli,
+        could_ever_fit=nearest is not None,
+        attributes=_count_attributes(snapshot, candidates),
+        would_unblock=tuple(_suggest(snapshot, candidates, rejection, lines, nearest)),
+    )
+
+
+def _largest_free(snapshot: Snapshot, candidates: Candidates) -> tuple[int | None, int | None]:
+    if candidates.request.devices is None:
+        return None, None
+    columns = snapshot.columns
+    rows = np.flatnonzero((columns.ready & ~columns.cordoned)[: columns.rows])
+    rows = rows[columns.pool[rows] == snapshot.pools.find(candidates.request.pool)]
+    if not len(rows):
+        return 0, 0
+    view = RowView(snapshot, candidates.fits, rows)
+    free = np.where(view.eligible, view.device_milli_free, 0)
+    whole = view.count_devices(free == WHOLE_DEVICE_MILLI)
+    return int(whole.max()), int(free.max())
+
+
+def _count_attributes(snapshot: Snapshot, candidates: Candidates) -> dict[str, int]:
+    """How many nodes fail by which software attribute, asked once per shape."""
+    columns, codes, request = snapshot.columns, candidates.codes, candidates.request
+    failed = np.isin(codes, [CODES[reason] for reason in _SOFTWARE])
+    counts = np.bincount(columns.shape[: columns.rows][failed], minlength=len(snapshot.shapes.values))
+    found: dict[str, int] = {}
+    for index in np.flatnonzero(counts):
+        shape = snapshot.shapes.values[index]
+        matching = [device for device in shape.devices if shapes.matches_device(shape.node, device, request)]
+        _, attribute = shapes.check_software(shape.node, matching[0] if matching else None, request)
+        if attribute is not None:
+            found[attribute] = found.get(attribute, 0) + int(counts[index])
+    return found
+
+
+def _suggest(
+    snapshot: Snapshot,
+    candidates: Candidates,
+    rejection: Rejection,
+    lines: tuple[AdmissionLine, ...],
+    nearest: int | None,
+) -> list[Unblock]:
+    suggestions = [_raise_limit(line) for line in lines if line.missing] if rejection.reason in _LIMITS else []
+    suggestions += _open_nodes(snapshot, candidates)
+    if nearest is not None and not rejection.counts.get(Reason.PLACEABLE):
+        suggestions += _free_node(snapshot, candidates, nearest)
+    if nearest is None and not suggestions:
+        suggestions.append(
+            Unblock("add a node that meets the request, or ask for less", "no node of the pool could hold the task")
+        )
+    return suggestions
+
+
+def _raise_limit(line: AdmissionLine) -> Unblock:
+    name = line.resource if line.flavor is None else f"{line.resource}/{line.flavor}"
+    unit = "MiB" if line.resource == "memory" else "milli"
+    if line.used + line.requested <= line.limit:
+        return Unblock(
+            f"raise the guarantee of {name} by {line.missing} {unit}, or wait for others to end work",
+            "the virtual pool then no longer borrows what is guaranteed to others",
+        )
+    return Unblock(
+        f"raise the limit of {name} by {line.missing} {unit}, or end work of this virtual pool that holds as much",
+        f"the limit would be {line.used + line.requested} {unit} instead of {line.limit}",
+    )
+
+
+def _open_nodes(snapshot: Snapshot, candidates: Candidates) -> list[Unblock]:
+    """The oldest node that would take the task at once if it were uncordoned, or ready."""
+    view = RowView(snapshot, candidates.fits, slice(0, snapshot.columns.rows))
+    room = (policy.judge_open(view) == 0) & checks.has_labels(view)
+    found = []
+    for reason in (Reason.CORDONED, Reason.NOT_SCHEDULABLE):
+        rows = np.flatnonzero(room & (candidates.codes == CODES[reason]))
+        if len(rows):
+            record = snapshot.record_at(policy.lowest(snapshot, rows))
+            name = record.name or str(record.id)
+            if reason is Reason.CORDONED:
+                action = f"uncordon node {name} ({', '.join(sorted(record.cordons))})"
+            else:
+                action = f"bring node {name} back (it is {record.state})"
+            found.append(Unblock(action, f"the task fits there; {len(rows)} such nodes"))
+    return found
+
+
+def _free_node(snapshot: Snapshot, candidates: Candidates, row: int) -> list[Unblock]:
+    """What the nearest node lacks."""
+    record, columns = snapshot.record_at(row), snapshot.columns
+    request, demand = candidates.request, candidates.request.devices
+    lack = int(missing_devices(RowView(snapshot, candidates.fits, np.array([row])))[0])
+    parts = []
+    if lack and demand is not None and demand.is_whole:
+        parts.append(f"{lack} device{'s' if lack > 1 else ''}")
+    elif lack:
+        parts.append(f"room for the slice on one device ({lack} milli short)")
+    if (cpu := request.cpu_milli - int(columns.cpu_free[row])) > 0:
+        parts.append(f"{cpu} milli of CPU")
+    if (memory := request.memory_mib - int(columns.memory_free[row])) > 0:
+        parts.append(f"{memory} MiB of memory")
+    if not parts:
+        return []
+    return [Unblock(f"release {', '.join(parts)} on node {record.name or record.id}", "the task then fits there")]

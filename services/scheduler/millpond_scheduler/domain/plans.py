@@ -1,0 +1,82 @@
+"""What a cycle returns: where tasks should go, and why the others wait. Nothing here has happened yet."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from millpond_contracts.ids import DeviceId, NodeId, TaskId, TenantId, VirtualPoolId
+from millpond_scheduler.domain.verdicts import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePick:
+    """So much of one device."""
+
+    device: DeviceId
+    milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one attempt holds on one node, from its plan on until its release."""
+
+    task: TaskId
+    node: NodeId
+    tenant: TenantId
+    cpu_milli: int
+    memory_mib: int
+    devices: tuple[DevicePick, ...] = ()
+
+    @property
+    def device_milli(self) -> int:
+        return sum(pick.milli for pick in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A task's place, and what the commit must find unchanged: the node's incarnation."""
+
+    holding: Holding
+    virtual_pool: VirtualPoolId
+    flavor: str | None
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLine:
+    """One limit as a request meets it, in the resource's unit; `missing` 0 = this limit does not block.
+
+    `limit` is what the virtual pool may use in all, `borrowed` what it uses above its guarantee now.
+    """
+
+    resource: str
+    flavor: str | None
+    limit: int
+    guaranteed: int
+    used: int
+    borrowed: int
+    requested: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a task was not placed now: one dominant reason, and how many of the pool's nodes fail which filter first."""
+
+    reason: Reason
+    counts: Mapping[Reason, int] = field(default_factory=dict)
+    admission: tuple[AdmissionLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One batch: placements in the order of decision, rejections by task, nodes kept free for aged tasks.
+
+    `mark` is the point of the snapshot's undo log before the batch: `snapshot.undo_to(plan.mark)` takes it back.
+    """
+
+    placements: tuple[Placement, ...]
+    rejections: Mapping[TaskId, Rejection]
+    earmarks: Mapping[TaskId, NodeId]
+    examined: int
+    mark: int

@@ -1,0 +1,168 @@
+"""The whole placement policy: which nodes may take a task, which of them takes it, and which of its devices.
+
+Read `node_filters` and `ranks` top to bottom; nothing else decides. Everything is integer arithmetic on a snapshot, so
+the same snapshot and request always give the same answer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
+from millpond_scheduler.domain import checks, shapes
+from millpond_scheduler.domain.columns import BoolArray, CodeArray, IntArray
+from millpond_scheduler.domain.fits import ShapeFilters
+from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.verdicts import CODES, Reason
+from millpond_scheduler.domain.views import RowView
+
+BLOCKED = np.iinfo(np.int64).max
+"""The score of a node that fails a filter."""
+
+NodeCheck: TypeAlias = Callable[[RowView], BoolArray | bool]
+Measure: TypeAlias = Callable[[RowView], IntArray | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an operator may turn.
+
+    `hold_after_seconds`: a task that capacity has blocked for so long gets a node kept free of younger ones, so that a
+    stream of small tasks cannot pass a large one for ever.
+    """
+
+    hold_after_seconds: int = 600
+
+
+def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequence[tuple[Reason, NodeCheck]]]:
+    """Every filter in the order in which a node meets them; a node is counted under the first that it fails.
+
+    The middle part looks at hardware alone and is asked once per shape, not once per node.
+    """
+    whether_open: Sequence[tuple[Reason, NodeCheck]] = (
+        (Reason.WRONG_POOL, checks.is_in_pool),  # first: every later count speaks of the pool's own nodes
+        (Reason.NOT_SCHEDULABLE, checks.is_ready),  # what a silent node last said of itself is not worth comparing
+        (Reason.CORDONED, checks.is_open),  # before the hardware: someone's decision, not a property of the request
+        (
+            Reason.LABEL_MISMATCH,
+            checks.has_labels,
+        ),  # the owner chose these nodes; the others' hardware is no news to him
+    )
+    whether_fitting: ShapeFilters = (
+        (Reason.TAINT, shapes.tolerates_taints),  # the operator shut these nodes to this job, whatever they have
+        (Reason.WRONG_ARCHITECTURE, shapes.has_architecture),  # nothing on another instruction set can run
+        (Reason.NO_CONTAINER_RUNTIME, shapes.has_runtime),  # the node cannot start it at all
+        (Reason.NO_MATCHING_DEVICE, shapes.matches_device),  # then device by device: the rest asks only matching ones
+        (Reason.INCOMPATIBLE_RUNTIME, shapes.speaks_runtime),  # the coarsest software difference
+        (Reason.INCOMPATIBLE_VERSION, shapes.satisfies_versions),  # the right runtime in a wrong version
+        (Reason.UNKNOWN_ECOSYSTEM, shapes.knows_software),  # after the certain contradictions: this may yet be told
+        (Reason.MISSING_ATTRIBUTE, shapes.reports_attributes),  # the same for numbers
+        (Reason.ATTRIBUTE_TOO_LOW, shapes.reaches_minima),  # last of the hardware: everything is known and too small
+    )
+    whether_free: Sequence[tuple[Reason, NodeCheck]] = (
+        (Reason.NOT_ENOUGH_CPU, checks.has_cpu),  # from here on only what is free now counts, cheapest to compare first
+        (Reason.NOT_ENOUGH_MEMORY, checks.has_memory),
+        (Reason.NOT_ENOUGH_DEVICES, checks.has_device_sum),  # too little even in sum: the node is simply full
+        (Reason.LARGEST_FREE_BLOCK_TOO_SMALL, checks.has_device_block),  # enough in sum: fragmentation is what blocks
+        (Reason.DEVICE_SHARED_WITH_OTHER_TENANT, checks.has_own_device),  # room, but beside another tenant's slices
+        (Reason.NO_ISOLATION, checks.is_isolated),  # last: it blocks only a node that has everything else
+    )
+    return whether_open, whether_fitting, whether_free
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One comparison: the smaller value goes first. `bits` is its width; larger values count as the largest."""
+
+    name: str
+    bits: int
+    measure: Measure
+
+
+def ranks() -> tuple[Rank, ...]:
+    """Best fit, comparison by comparison: what is left over afterwards should be as small as possible.
+
+    Equal nodes after the last comparison: the oldest node id first, so that no order of rows or dictionaries matters.
+    """
+    return (
+        # A task without devices beside idle devices would strand them without CPU.
+        Rank("avoids_devices", 1, checks.has_unneeded_devices),
+        # A slice goes where it leaves the smallest remainder: remainders are what nobody can use later.
+        Rank("tightest_device", 10, checks.room_on_device),
+        # The node with fewest idle devices: whole nodes stay whole for tasks of many devices.
+        Rank("fewest_free_devices", 16, checks.free_device_milli),
+        # Of equally full nodes the one with least CPU, then memory, to spare.
+        Rank("least_cpu_left", 27, checks.spare_cpu),
+        Rank("least_memory_left", 8, checks.spare_memory_share),
+    )
+
+
+OPEN_FILTERS, SHAPE_FILTERS, FREE_FILTERS = filters()
+RANKS = ranks()
+
+
+def judge(view: RowView) -> CodeArray:
+    """For each row the code of the first filter that it fails; 0 = it may take the task."""
+    codes = judge_open(view)
+    for reason, passes in reversed(OPEN_FILTERS):
+        _overwrite(codes, passes(view), CODES[reason])
+    return codes
+
+
+def judge_open(view: RowView) -> CodeArray:
+    """The same as if every node were in the pool, ready, uncordoned and labelled as asked."""
+    codes: CodeArray = np.zeros(len(view.shape), dtype=np.uint8)
+    # From the last filter to the first, each writing over the later ones, so that the first failure remains.
+    for reason, passes in reversed(FREE_FILTERS):
+        _overwrite(codes, passes(view), CODES[reason])
+    np.copyto(codes, view.shape_codes, where=view.shape_codes != 0)
+    return codes
+
+
+def score(view: RowView, codes: CodeArray) -> IntArray:
+    """For each row one integer that compares like the list of ranks, smallest first; BLOCKED where it may not go."""
+    total: IntArray = np.zeros(len(codes), dtype=np.int64)
+    for rank in RANKS:
+        total <<= rank.bits
+        total |= np.clip(rank.measure(view), 0, (1 << rank.bits) - 1)
+    total[codes != 0] = BLOCKED
+    return total
+
+
+def pick_slots(view: RowView) -> list[int]:
+    """The device slots of a one-row view that the task takes.
+
+    A slice takes the device with least room left, so that remainders stay few; whole devices are taken from the
+    lowest slot on. All of them are of one flavor: of several possible ones, that with most free devices.
+    """
+    demand = view.demand
+    if demand is None:
+        return []
+    if not demand.is_whole:
+        return [int(view.room_left[0].argmin())]
+    slots = np.flatnonzero(view.admissible[0])
+    if len(view.fits.mixed_flavors) > 1:
+        flavors = view.columns.device_flavor[view.rows][0][slots]
+        found, counts = np.unique(flavors, return_counts=True)
+        slots = slots[flavors == found[counts.argmax()]]
+    return [int(slot) for slot in slots[: demand.count]]
+
+
+def lowest(snapshot: Snapshot, rows: IntArray) -> int:
+    """The row of the oldest node id among the rows."""
+    ties = snapshot.columns.tie[rows]
+    oldest = rows[ties == ties.min()]
+    if len(oldest) == 1:
+        return int(oldest[0])
+    return min((int(row) for row in oldest), key=lambda row: snapshot.record_at(row).id.int)
+
+
+def _overwrite(codes: CodeArray, passed: BoolArray | bool, code: int) -> None:
+    if passed is not True:
+        codes[~np.asarray(passed)] = code
+
+
+assert sum(rank.bits for rank in RANKS) < 63, "a score is one non-negative int64"
+assert WHOLE_DEVICE_MILLI < 1 << 10, "a remainder of a device fits its rank"

@@ -1,0 +1,93 @@
+"""What a task asks for: equal requests are one value, so that their feasibility and scores are computed once."""
+
+from dataclasses import dataclass, field
+
+from millpond_contracts.ecosystem import EcosystemRequirement
+from millpond_contracts.ids import JobId, PoolId, TaskId, TenantId, VirtualPoolId
+from millpond_contracts.quantities import MAX_COUNT, MAX_CPU_MILLI, MAX_MEMORY_MIB, WHOLE_DEVICE_MILLI
+from millpond_contracts.resources import DeviceKind
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDemand:
+    """Devices of one flavor on one node: `count` whole ones, or a slice of one.
+
+    `milli` 1000 = whole, less = a fraction (only with `count` 1), None = a slice bounded by `memory_mib` alone, whose
+    share of the device is then `memory_mib` in thousandths of the device's memory, rounded down (never 0).
+    `memory_mib` is per device: of a whole device the least it must have, of a slice what it gets; None = in proportion.
+    `flavors` are the admissible ones, empty = any; `kind` None = any.
+    """
+
+    count: int = 1
+    milli: int | None = WHOLE_DEVICE_MILLI
+    memory_mib: int | None = None
+    kind: DeviceKind | None = None
+    flavors: frozenset[str] = frozenset()
+    minima: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.count <= MAX_COUNT:
+            raise ValueError(f"expected a device count in 1..{MAX_COUNT}, found {self.count}")
+        if self.milli is None and self.memory_mib is None:
+            raise ValueError("a slice needs milli or memory_mib")
+        if self.milli is not None and not 1 <= self.milli <= WHOLE_DEVICE_MILLI:
+            raise ValueError(f"expected milli per device in 1..{WHOLE_DEVICE_MILLI}, found {self.milli}")
+        if self.memory_mib is not None and not 1 <= self.memory_mib <= MAX_MEMORY_MIB:
+            raise ValueError(f"expected memory_mib per device in 1..{MAX_MEMORY_MIB}, found {self.memory_mib}")
+        if self.count > 1 and not self.is_whole:
+            raise ValueError("a fraction of a device can only be asked for with count 1")
+
+    @property
+    def is_whole(self) -> bool:
+        return self.milli == WHOLE_DEVICE_MILLI
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClass:
+    """Everything that decides where a task may run, without whose turn it is.
+
+    `tolerations` are taint keys, or `key=value`; `labels` must all be equal on the node; `allow_unknown` accepts
+    attributes and versions that a node does not report.
+    """
+
+    tenant: TenantId
+    pool: PoolId
+    cpu_milli: int
+    memory_mib: int
+    devices: DeviceDemand | None = None
+    needs_image: bool = False
+    architectures: frozenset[str] = frozenset()
+    ecosystem: EcosystemRequirement = field(default_factory=EcosystemRequirement)
+    tolerations: frozenset[str] = frozenset()
+    labels: tuple[tuple[str, str], ...] = ()
+    allow_unknown: bool = False
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cpu_milli <= MAX_CPU_MILLI:
+            raise ValueError(f"expected cpu_milli in 0..{MAX_CPU_MILLI}, found {self.cpu_milli}")
+        if not 0 <= self.memory_mib <= MAX_MEMORY_MIB:
+            raise ValueError(f"expected memory_mib in 0..{MAX_MEMORY_MIB}, found {self.memory_mib}")
+        values = (self.tenant, self.pool, self.cpu_milli, self.memory_mib, self.devices, self.needs_image)
+        matched = (self.architectures, self.ecosystem, self.tolerations, self.labels, self.allow_unknown)
+        object.__setattr__(self, "_hash", hash((values, matched)))  # a key on every decision
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedTask:
+    """One waiting attempt. `queued_at_us` is the first attempt's instant, so that a retry keeps its place."""
+
+    id: TaskId
+    job: JobId
+    virtual_pool: VirtualPoolId
+    request: RequestClass
+    priority: int
+    queued_at_us: int
+
+    @property
+    def order_key(self) -> tuple[int, int, int]:
+        """Priority first, then age, then the id, so that the order never depends on how the queue was read."""
+        return (-self.priority, self.queued_at_us, self.id.int)

@@ -1,0 +1,246 @@
+"""The pool as the scheduler sees it at one instant: nodes as arrays, what is held of them, and undo.
+
+Free amounts are never taken from outside: they are what a node has less the sum of its holdings, so that a node that
+changes, leaves or comes back cannot lose or invent a holding. One task attempt has at most one holding.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from millpond_contracts.bodies.nodes import NodeState
+from millpond_contracts.ids import DeviceId, NodeId, PoolId, TaskId, TenantId
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
+from millpond_contracts.resources import Isolation
+from millpond_scheduler.domain.columns import ABSENT, SEVERAL, Interner, NodeColumns
+from millpond_scheduler.domain.nodes import NodeRecord, NodeShape, PoolRules
+from millpond_scheduler.domain.plans import DevicePick, Holding
+
+_TIE_SHIFT = 65  # the upper 63 of 128 bits: a UUIDv7 begins with its instant, so older nodes come first
+
+
+class Snapshot:
+    """Nodes and holdings of one shard. Ids are known outside, rows and slots only here and in the columns."""
+
+    def __init__(self, rules: Mapping[PoolId, PoolRules] | None = None) -> None:
+        self.columns = NodeColumns()
+        self.pools: Interner[PoolId] = Interner()
+        self.flavors: Interner[str] = Interner()
+        self.tenants: Interner[TenantId] = Interner()
+        self.shapes: Interner[NodeShape] = Interner()
+        self.label_sets: Interner[frozenset[tuple[str, str]]] = Interner()
+        self.tick = 0
+        self._rules: dict[PoolId, PoolRules] = dict(rules or {})
+        self._records: list[NodeRecord | None] = []
+        self._row_of: dict[NodeId, int] = {}
+        self._empty_rows: list[int] = []
+        self._slot_of: dict[DeviceId, tuple[int, int]] = {}
+        self._holdings: dict[TaskId, Holding] = {}
+        self._tasks_of: defaultdict[NodeId, set[TaskId]] = defaultdict(set)
+        self._node_tenants: defaultdict[int, dict[int, int]] = defaultdict(dict)
+        self._device_tenants: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+        self._placed: list[Holding] = []
+
+    # Nodes
+
+    def upsert_node(self, record: NodeRecord) -> bool:
+        """Add a node or take its newer description; its holdings stay charged. False = an older version, ignored."""
+        row = self._row_of.get(record.id)
+        if row is None:
+            row = self._take_row(record)
+        elif record.version < self.columns.version[row]:
+            return False
+        else:
+            self._forget_devices(row)
+            self.columns.clear(row)
+        self._write_record(row, record)
+        for task in self._tasks_of[record.id]:
+            self._charge(row, self._holdings[task], 1)
+        self._touch(row)
+        return True
+
+    def remove_node(self, node: NodeId) -> None:
+        """Forget a node. What is still held on it stays recorded until its release."""
+        row = self._row_of.pop(node, None)
+        if row is None:
+            return
+        self._forget_devices(row)
+        self.columns.clear(row)
+        self._records[row] = None
+        self._empty_rows.append(row)
+        self._touch(row)
+
+    def set_rules(self, pool: PoolId, rules: PoolRules) -> None:
+        """Take a pool's rules on sharing; everything remembered about its nodes is computed anew."""
+        self._rules[pool] = rules
+        rows = np.flatnonzero(self.columns.pool[: self.columns.rows] == self.pools.find(pool))
+        self.tick += 1
+        self.columns.stamp[rows] = self.tick
+
+    def rules_of(self, pool: PoolId) -> PoolRules:
+        """The pool's rules on sharing, the strict ones when none were given."""
+        return self._rules.get(pool, PoolRules())
+
+    def find_row(self, node: NodeId) -> int | None:
+        """The node's row, None when it is not here."""
+        return self._row_of.get(node)
+
+    def find_flavor(self, device: DeviceId) -> str | None:
+        """The flavor of a device, None when it is not here."""
+        place = self._slot_of.get(device)
+        return None if place is None else self.flavors.values[self.columns.device_flavor[place]]
+
+    def record_at(self, row: int) -> NodeRecord:
+        """The description of the node in a row that is in use."""
+        record = self._records[row]
+        if record is None:
+            raise KeyError(f"row {row} holds no node")
+        return record
+
+    def list_nodes(self, pool: PoolId | None = None) -> Iterator[tuple[int, NodeRecord]]:
+        """Rows in use with their nodes, of one pool or of all."""
+        for row, record in enumerate(self._records):
+            if record is not None and (pool is None or record.pool == pool):
+                yield row, record
+
+    # Holdings
+
+    def apply_allocation(self, holding: Holding) -> None:
+        """Charge what an attempt holds; the same holding twice is charged once, another one replaces it."""
+        if self._holdings.get(holding.task) == holding:
+            return
+        self.release_allocation(holding.task)
+        self._holdings[holding.task] = holding
+        self._tasks_of[holding.node].add(holding.task)
+        row = self._row_of.get(holding.node)
+        if row is not None:
+            self._charge(row, holding, 1)
+            self._touch(row)
+
+    def release_allocation(self, task: TaskId) -> Holding | None:
+        """Give back what an attempt holds; None when it holds nothing."""
+        holding = self._holdings.pop(task, None)
+        if holding is None:
+            return None
+        self._tasks_of[holding.node].discard(task)
+        row = self._row_of.get(holding.node)
+        if row is not None:
+            self._charge(row, holding, -1)
+            self._touch(row)
+        return holding
+
+    def find_holding(self, task: TaskId) -> Holding | None:
+        """What an attempt holds, None when nothing."""
+        return self._holdings.get(task)
+
+    def list_holdings(self, node: NodeId | None = None) -> list[Holding]:
+        """Everything held, on one node or on all."""
+        if node is None:
+            return list(self._holdings.values())
+        return [self._holdings[task] for task in self._tasks_of.get(node, ())]
+
+    # Trial placement
+
+    def place(self, holding: Holding) -> None:
+        """Charge a holding that is only planned: it can be undone until `keep`.
+
+        Raises:
+            ValueError: the task holds something already.
+        """
+        if holding.task in self._holdings:
+            raise ValueError(f"{holding.task} is placed already")
+        self.apply_allocation(holding)
+        self._placed.append(holding)
+
+    def mark(self) -> int:
+        """The present end of the undo log, for `undo_to`."""
+        return len(self._placed)
+
+    def undo_to(self, mark: int) -> None:
+        """Take back every placement after `mark`, newest first."""
+        while len(self._placed) > mark:
+            holding = self._placed.pop()
+            if self._holdings.get(holding.task) == holding:
+                self.release_allocation(holding.task)
+
+    def keep(self) -> None:
+        """Placements so far are committed: forget how to undo them."""
+        self._placed.clear()
+
+    # Rows
+
+    def _take_row(self, record: NodeRecord) -> int:
+        if self._empty_rows:
+            row = self._empty_rows.pop()
+        else:
+            row = self.columns.rows
+            self.columns.reserve(row + 1, 1)
+            self.columns.rows += 1
+            self._records.append(None)
+        self._row_of[record.id] = row
+        return row
+
+    def _write_record(self, row: int, record: NodeRecord) -> None:
+        self.columns.reserve(row + 1, len(record.devices))
+        columns = self.columns
+        self._records[row] = record
+        columns.pool[row] = self.pools.index(record.pool)
+        columns.cpu_total[row] = columns.cpu_free[row] = record.cpu_milli
+        columns.memory_total[row] = columns.memory_free[row] = record.memory_mib
+        columns.shape[row] = self.shapes.index(
+            NodeShape(record.profile, tuple(device.profile for device in record.devices))
+        )
+        columns.label_set[row] = self.label_sets.index(frozenset(record.labels.items()))
+        columns.incarnation[row], columns.version[row] = record.incarnation, record.version
+        columns.tie[row] = record.id.int >> _TIE_SHIFT
+        columns.ready[row] = record.state is NodeState.READY
+        columns.cordoned[row] = bool(record.cordons)
+        columns.unisolated[row] = record.isolation is Isolation.NONE
+        for slot, device in enumerate(record.devices):
+            self._slot_of[device.id] = (row, slot)
+            columns.device_flavor[row, slot] = self.flavors.index(device.profile.flavor)
+            columns.device_milli_free[row, slot] = WHOLE_DEVICE_MILLI
+            columns.device_memory_total[row, slot] = device.profile.memory_mib or 0
+            columns.device_memory_free[row, slot] = device.profile.memory_mib or 0
+            columns.device_usable[row, slot] = device.usable
+
+    def _forget_devices(self, row: int) -> None:
+        for slot, device in enumerate(self.record_at(row).devices):
+            if self._slot_of.get(device.id) == (row, slot):
+                del self._slot_of[device.id]
+            self._device_tenants.pop((row, slot), None)
+        self._node_tenants.pop(row, None)
+
+    def _charge(self, row: int, holding: Holding, sign: int) -> None:
+        columns = self.columns
+        tenant = self.tenants.index(holding.tenant)
+        columns.cpu_free[row] -= sign * holding.cpu_milli
+        columns.memory_free[row] -= sign * holding.memory_mib
+        columns.holder[row] = _count_tenant(self._node_tenants[row], tenant, sign)
+        for pick in holding.devices:
+            self._charge_device(row, pick, tenant, sign)
+
+    def _charge_device(self, row: int, pick: DevicePick, tenant: int, sign: int) -> None:
+        place = self._slot_of.get(pick.device)
+        if place is None or place[0] != row:
+            return  # the device left the node; the holding keeps naming it until its release
+        self.columns.device_milli_free[place] -= sign * pick.milli
+        self.columns.device_memory_free[place] -= sign * pick.memory_mib
+        self.columns.device_holder[place] = _count_tenant(self._device_tenants[place], tenant, sign)
+
+    def _touch(self, row: int) -> None:
+        self.tick += 1
+        self.columns.stamp[row] = self.tick
+
+
+def _count_tenant(counts: dict[int, int], tenant: int, sign: int) -> int:
+    """Count one holding more or less of a tenant; the holder that results: none, one tenant, or several."""
+    count = counts.get(tenant, 0) + sign
+    if count:
+        counts[tenant] = count
+    else:
+        counts.pop(tenant, None)
+    if not counts:
+        return ABSENT
+    return next(iter(counts)) if len(counts) == 1 else SEVERAL

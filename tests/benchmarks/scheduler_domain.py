@@ -1,0 +1,155 @@
+"""How many placements a second the pure scheduler plans: no database, one thread, one JSON line per figure.
+
+The queue mixes whole nodes, whole devices, fractions, memory slices and CPU-only tasks of several tenants over nodes of
+four shapes that are 70 % full. Each round plans batches of 500 and gives the same number of old tasks back, so that
+every figure is a steady state with warm scores; `cold` is the first batch of an empty cache.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import time
+from dataclasses import dataclass
+
+from millpond_contracts.bodies.tenants import Limit, Limits
+from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, TaskId, TenantId, VirtualPoolId
+from millpond_contracts.resources import DeviceKind
+from millpond_scheduler.domain.admission import VirtualPoolState
+from millpond_scheduler.domain.candidates import CandidateCache
+from millpond_scheduler.domain.cycle import plan_batch
+from millpond_scheduler.domain.explain import explain
+from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord
+from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
+from millpond_scheduler.domain.snapshot import Snapshot
+
+BATCH = 500
+TENANTS = 8
+FULL_RATIO = 0.7
+PLENTY = Limit(guaranteed=0, hard=1_000_000_000)
+
+# flavor, device memory (MiB), devices, CPU (milli), memory (MiB)
+SHAPES = (
+    ("a100-80", 81920, 8, 96_000, 786_432),
+    ("t4", 15360, 4, 64_000, 262_144),
+    ("v100-32", 32768, 8, 96_000, 393_216),
+    ("l20", 46068, 8, 128_000, 1_048_576),
+)
+# weight, cpu, memory, count, milli, slice memory; count 0 = CPU only
+CLASSES = (
+    (40, 8_000, 32_768, 1, 1000, None),
+    (15, 4_000, 16_384, 1, 500, None),
+    (10, 2_000, 8_192, 1, 250, None),
+    (5, 2_000, 8_192, 1, None, 4_096),
+    (5, 16_000, 65_536, 2, 1000, None),
+    (3, 32_000, 131_072, 4, 1000, None),
+    (2, 64_000, 196_608, 8, 1000, None),
+    (20, 4_000, 16_384, 0, None, None),
+)
+
+
+@dataclass
+class Cloud:
+    """A pool with its tenants, and the running tasks in the order in which they came."""
+
+    snapshot: Snapshot
+    cache: CandidateCache
+    virtual_pools: dict[VirtualPoolId, VirtualPoolState]
+    requests: list[tuple[int, VirtualPoolId, RequestClass]]
+    random: random.Random
+    running: list[TaskId]
+
+    def draw(self, count: int) -> list[QueuedTask]:
+        weights = [weight for weight, _, _ in self.requests]
+        chosen = self.random.choices(self.requests, weights, k=count)
+        return [
+            QueuedTask(TaskId.new(), JobId.new(), virtual_pool, request, 50, index)
+            for index, (_, virtual_pool, request) in enumerate(chosen)
+        ]
+
+    def plan(self, count: int) -> int:
+        """Plan one batch and keep it; the number of placements."""
+        plan = plan_batch(self.snapshot, self.draw(count), self.virtual_pools, 0, max_tasks=count, cache=self.cache)
+        self.snapshot.keep()
+        self.running += [placement.holding.task for placement in plan.placements]
+        return len(plan.placements)
+
+    def release(self, count: int) -> None:
+        for _ in range(min(count, len(self.running))):
+            self.snapshot.release_allocation(self.running.pop(self.random.randrange(len(self.running))))
+
+
+def build_cloud(nodes: int, seed: int) -> Cloud:
+    """A pool of so many nodes, filled to FULL_RATIO of its device milli."""
+    chance, pool, snapshot = random.Random(seed), PoolId.new(), Snapshot()
+    total = 0
+    for index in range(nodes):
+        flavor, device_memory, count, cpu, memory = SHAPES[index % len(SHAPES)]
+        profile = DeviceProfile(DeviceKind.GPU, flavor, device_memory)
+        devices = tuple(DeviceRecord(DeviceId.new(), profile) for _ in range(count))
+        snapshot.upsert_node(NodeRecord(NodeId.new(), pool, cpu, memory, devices))
+        total += 1000 * count
+    limits = Limits(cpu=PLENTY, memory=PLENTY, devices={shape[0]: PLENTY for shape in SHAPES})
+    virtual_pools: dict[VirtualPoolId, VirtualPoolState] = {}
+    requests = []
+    for _ in range(TENANTS):
+        state = VirtualPoolState(VirtualPoolId.new(), TenantId.new(), pool, limits)
+        virtual_pools[state.id] = state
+        for weight, cpu, memory, count, milli, slice_memory in CLASSES:
+            demand = DeviceDemand(count, milli, slice_memory, DeviceKind.GPU) if count else None
+            requests.append((weight, state.id, RequestClass(state.tenant, pool, cpu, memory, demand)))
+    cloud = Cloud(snapshot, CandidateCache(snapshot), virtual_pools, requests, chance, [])
+    held = 0
+    while held < FULL_RATIO * total:
+        before = len(cloud.running)
+        if not cloud.plan(BATCH):
+            break
+        for task in cloud.running[before:]:
+            holding = snapshot.find_holding(task)
+            held += holding.device_milli if holding else 0
+    return cloud
+
+
+def measure(nodes: int, runs: int, seed: int) -> None:
+    """Print the figures for a pool of so many nodes."""
+    begin = time.perf_counter()
+    cloud = build_cloud(nodes, seed)
+    report("scheduler_domain_fill_seconds", nodes, time.perf_counter() - begin, "s", 1)
+    rates, latencies = [], []
+    for _ in range(runs):
+        begin = time.perf_counter()
+        placed = cloud.plan(BATCH)
+        seconds = time.perf_counter() - begin
+        rates.append(placed / seconds)
+        latencies.append(seconds * 1000)
+        cloud.release(placed)
+    report("scheduler_domain_decisions_per_second", nodes, statistics.median(rates), "1/s", runs)
+    report("scheduler_domain_batch_ms", nodes, statistics.median(latencies), "ms", runs)
+    cloud.cache = CandidateCache(cloud.snapshot)
+    begin = time.perf_counter()
+    placed = cloud.plan(BATCH)
+    report("scheduler_domain_cold_decisions_per_second", nodes, placed / (time.perf_counter() - begin), "1/s", 1)
+    task = cloud.draw(1)[0]
+    begin = time.perf_counter()
+    explain(cloud.snapshot, task, cloud.virtual_pools)
+    report("scheduler_domain_explain_ms", nodes, (time.perf_counter() - begin) * 1000, "ms", 1)
+
+
+def report(name: str, nodes: int, value: float, unit: str, runs: int) -> None:
+    """Print one figure."""
+    print(json.dumps({"name": f"{name}_{nodes}_nodes", "value": round(value, 3), "unit": unit, "runs": runs}))
+
+
+def main() -> None:
+    """Measure the sizes asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1_200, 10_000])
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=42)
+    arguments = parser.parse_args()
+    for nodes in arguments.nodes:
+        measure(nodes, arguments.runs, arguments.seed)
+
+
+if __name__ == "__main__":
+    main()
