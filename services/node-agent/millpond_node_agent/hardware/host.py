@@ -79,7 +79,7 @@ def read_host(root: Path, *, data_folder: Path | None = None, coherent_accelerat
     if not total_kib:
         raise HostUnreadableError(f"expected MemTotal in {root / 'proc/meminfo'}, found none")
     cpu = read_cpu(root)
-    memory_mib = total_kib // _KIB_PER_MIB - (_bare_memory_mib(cpu) if coherent_accelerator else 0)
+    memory_mib = total_kib // _KIB_PER_MIB - _foreign_memory_mib(cpu, coherent_accelerator)
     limits = read_limits(root)
     cpu_milli = _offered_cpu_milli(cpu, limits)
     offered_mib = min(memory_mib, limits.memory_mib if limits.memory_mib is not None else memory_mib)
@@ -142,7 +142,10 @@ def _offered_cpu_milli(cpu: Cpu, limits: GroupLimits) -> int:
     return min(whole, limits.cpu_milli if limits.cpu_milli is not None else whole)
 
 
-def _bare_memory_mib(cpu: Cpu) -> int:
+def _foreign_memory_mib(cpu: Cpu, coherent_accelerator: bool) -> int:
+    # Only the Arm parts (Grace) are known to do so; elsewhere a cell without processors is memory on an expansion card.
+    if not coherent_accelerator or not cpu.arch.startswith(("aarch64", "arm")):
+        return 0
     return sum(cell.memory_mib or 0 for cell in cpu.numa if not cell.cpus)
 
 

@@ -1,7 +1,8 @@
 """One document from three witnesses: the host's files, the PCI bus and the vendors' answers.
 
-PCI says which devices there are. A device that its vendor's library does not name is kept and marked, under the identity
-that it had while it answered, so that the work that it runs stays bound to it. One silent device never hides another.
+PCI says which devices there are. A device that its vendor's library does not name is kept and marked, under the
+identity that it had while it answered, so that the work that it runs stays bound to it. One silent device never hides
+another.
 """
 
 import re
@@ -187,9 +188,8 @@ def _node_ecosystem(root: Path, devices: Sequence[Device]) -> Ecosystem:
         if device.ecosystem.runtime is not None:
             return device.ecosystem
     # The library did not answer; the loaded kernel module says which driver it belongs to.
-    module = re.search(
-        r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", read_text(root / "proc/driver/nvidia/version") or ""
-    )
+    version = read_text(root / "proc/driver/nvidia/version") or ""
+    module = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", version)
     return Ecosystem(runtime="cuda", driver_version=module[1]) if module else Ecosystem()
 
 
@@ -208,7 +208,7 @@ def _still(inventory: NodeInventory) -> NodeInventory:
         update={
             "devices": tuple(still),
             "storage": tuple(disk.model_copy(update={"free_gib": None}) for disk in inventory.storage),
-            "cpu": inventory.cpu.model_copy(update={"frequency_mhz": None}),
+            "cpu": inventory.cpu.model_copy(update={"frequency_mhz": None, "numa": ()}),
         }
     )
 

@@ -1,6 +1,7 @@
 """Second-by-second signals: the node's load from /proc, the devices' from the vendors' samples.
 
-What is not known is sent as null, never as zero: a device in MIG mode has no utilisation, and nobody may scale down on it.
+What is not known is sent as null, never as zero: a device in MIG mode has no utilisation, and nobody may scale down on
+it.
 """
 
 import math
@@ -23,7 +24,7 @@ class NodeSampler:
         self._last = self._cpu_ticks()
 
     def sample(self, at_monotonic_ms: int) -> list[Signal]:
-        """`cpu_utilization_ratio`, `memory_utilization_ratio` (both 0 to 1) and `memory_used_mib` of the whole machine."""
+        """`cpu_utilization_ratio` and `memory_utilization_ratio` (0 to 1) and `memory_used_mib` of the machine."""
         meminfo = read_table(self._root / "proc/meminfo")
         total, available = meminfo.get("MemTotal"), meminfo.get("MemAvailable")
         used = None if total is None or available is None else max(0, total - available)

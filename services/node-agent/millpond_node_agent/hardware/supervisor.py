@@ -22,7 +22,7 @@ _VENDORS = ("nvidia",)
 
 
 class HardwareSupervisor:
-    """One machine's hardware over time: remembers the last inventory, so that a device that falls silent keeps its name.
+    """One machine's hardware over time; it remembers the last inventory, so that a silent device keeps its name.
 
     Args:
         root: the folder under which /proc, /sys, /etc and /dev lie.
@@ -85,7 +85,9 @@ class HardwareSupervisor:
                 await asyncio.to_thread(reader.close)
 
     async def close(self) -> None:
-        """Ends all children."""
+        """Ends all children, a probe that hangs included."""
+        for probe in self._probes.values():
+            probe.stop()
         await self.release_devices()
 
     async def _probe(self, vendor: str, cards: tuple[PciCard, ...], seconds: float) -> ProbeReport:
@@ -98,7 +100,6 @@ class HardwareSupervisor:
         return report
 
     def _assemble(self, cards: tuple[PciCard, ...], reports: Mapping[str, ProbeReport]) -> NodeInventory:
-        # Grace processors list their GPUs' memory as NUMA cells of the machine.
         coherent = any(card.vendor == "nvidia" for card in cards)
         host = read_host(self._root, data_folder=self._data_folder, coherent_accelerator=coherent)
         return build_inventory(self._root, host, cards, reports, self._last)
