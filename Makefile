@@ -33,8 +33,9 @@ check-imports: $(STAMP)
 check-tree: $(STAMP)
 	@$(VENV)/bin/pytest -q tests/architecture
 
-openapi: $(STAMP) ## Write the API documents, events.json and deploy/proxy.conf from the code
+openapi: $(STAMP) ## Write all that is generated: API documents, events schema, settings and error pages, proxy file
 	@$(VENV)/bin/python openapi/build.py
+	@$(VENV)/bin/python tools/build_docs.py
 	@$(VENV)/bin/python tools/build_proxy.py
 
 bench: $(STAMP) ## Measure; one JSON object per figure; ONLY=name for one of them

@@ -10,6 +10,7 @@ from tests.architecture.tree import ROOT
 from tools.build_proxy import PROXY_FILE, render
 
 from millpond_contracts.routes import SERVICES, prefixes_of, service_for_path
+from millpond_kernel.migrate import service_role
 
 pytestmark = pytest.mark.architecture
 
@@ -61,12 +62,13 @@ def test_compose_when_read_then_every_wait_names_a_container_that_can_satisfy_it
                 assert "healthcheck" in _containers()[awaited], f"{name} waits for the health of {awaited}"
 
 
-def test_compose_when_read_then_no_service_holds_another_ones_database_password() -> None:
+def test_compose_when_read_then_each_service_connects_as_its_own_role_and_knows_no_other() -> None:
     for service in _present():
         for name, container in _containers().items():
             if name.startswith(f"{service}-"):
-                urls = {key for key in container["environment"] if key.endswith("_DATABASE_URL")}
-                assert urls == {f"MILLPOND_{service.upper()}_DATABASE_URL"}, name
+                urls = {key: url for key, url in container["environment"].items() if key.endswith("_DATABASE_URL")}
+                assert list(urls) == [f"MILLPOND_{service.upper()}_DATABASE_URL"], name
+                assert all(url.startswith(f"postgresql://{service_role(service)}:") for url in urls.values()), name
 
 
 def test_compose_when_read_then_only_the_proxy_and_prometheus_are_published() -> None:
