@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +14,7 @@ from typing import Protocol
 from millpond.stack.errors import StackError
 from millpond.stack.forkserver import TITLE_ROOM, ForkRequest
 from millpond.stack.launch import launch
-from millpond.stack.processes import ProcessSpec
+from millpond.stack.processes import ProcessSpec, python_command
 
 
 class LaunchedProcess(Protocol):
@@ -175,7 +174,7 @@ class ForkLauncher:
         self._children: dict[int, ForkedProcess] = {}
 
     async def start(self, spec: ProcessSpec) -> ForkedProcess:
-        """Forks `spec`; its argv is (python, "-m", module, ...)."""
+        """Forks `spec`; its argv is a `python_command`."""
         async with self._starting:
             if self._server is None:
                 await self._start_server()
@@ -183,8 +182,8 @@ class ForkLauncher:
         request = ForkRequest(
             id=self._next_id,
             name=spec.name,
-            module=spec.argv[2],
-            arguments=list(spec.argv[3:]),
+            module=spec.argv[3],
+            arguments=list(spec.argv[4:]),
             environment=dict(spec.environment),
             folder=str(spec.folder),
             log_file=str(spec.log_file),
@@ -216,8 +215,8 @@ class ForkLauncher:
         ours, theirs = socket.socketpair()
         with theirs:
             process = launch(
-                (
-                    *(sys.executable, "-m", "millpond.stack.forkserver"),
+                python_command(
+                    "millpond.stack.forkserver",
                     *("--control-fd", str(theirs.fileno()), "--preload", ",".join(self._modules)),
                     *("--title-room", "." * TITLE_ROOM),
                 ),

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,8 @@ from millpond.stack.users import SystemUser
 ReadyProbe = Callable[[int], Awaitable[bool]]
 """Asks whether the process with this pid does its work now; called every 50 ms until it says yes."""
 
+# -P: the working folder belongs to the unprivileged user, and root must not import from it.
+_MODULE_OPTIONS: Final = ("-P", "-m")
 _HTTP_TIMEOUT_SECONDS = 2.0
 
 
@@ -94,8 +97,8 @@ class ProcessSpec:
         stop_timeout_seconds: After this its whole process group is killed.
         death_signal: What the kernel sends when the supervisor itself is killed. SIGKILL unless the process would
             leave children behind.
-        preloaded: Forked from the fork server, which has the libraries in memory already; `argv` is then
-            (python, "-m", module, ...).
+        preloaded: Forked from the fork server, which has the libraries in memory already; `argv` is then a
+            `python_command`.
     """
 
     name: str
@@ -113,8 +116,13 @@ class ProcessSpec:
     preloaded: bool = False
 
     def __post_init__(self) -> None:
-        if self.preloaded and (len(self.argv) < 3 or self.argv[1] != "-m"):
-            raise StackError(f"process {self.name}: a preloaded process is `python -m module`, not {self.argv[:2]}")
+        if self.preloaded and self.argv[1:3] != _MODULE_OPTIONS:
+            raise StackError(f"process {self.name}: a preloaded process is `python -P -m module`, not {self.argv[:3]}")
+
+
+def python_command(module: str, *arguments: str) -> tuple[str, ...]:
+    """Returns the argv that runs `module` with this Python; the working folder is not searched for modules."""
+    return (sys.executable, *_MODULE_OPTIONS, module, *arguments)
 
 
 def engine_process(engine: Engine, log_file: Path) -> ProcessSpec:

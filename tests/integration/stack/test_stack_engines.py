@@ -7,8 +7,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
@@ -35,13 +34,6 @@ def reachable_folder() -> Iterator[Path]:
     folder.chmod(0o711)
     yield folder
     shutil.rmtree(folder)
-
-
-def wait_until(condition: Callable[[], bool], timeout_seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
 
 
 async def test_postgres_when_started_then_owner_connects_and_a_wrong_password_does_not(
@@ -119,17 +111,25 @@ def test_postgres_when_a_stale_lock_names_a_foreign_process_then_starts(reachabl
         assert is_running(engines.postgres.pid)
 
 
-def test_engines_when_their_starter_is_killed_then_are_gone(reachable_folder: Path) -> None:
+async def test_engines_when_their_starter_is_killed_then_are_gone_and_a_successor_starts_at_once(
+    reachable_folder: Path,
+) -> None:
     program = textwrap.dedent(f"""
-        import time
+        import asyncio, time
         from pathlib import Path
+        import asyncpg, redis
         from millpond.stack.ephemeral import EphemeralEngines
-        engines = EphemeralEngines(Path({str(reachable_folder / "stack")!r}))
+        engines = EphemeralEngines(Path({str(reachable_folder / "stack")!r}), durable=True)
         engines.start()
+        async def write():
+            connection = await asyncpg.connect(engines.postgres_url)
+            await connection.execute("create table kept as select 7 as number")
+        asyncio.run(write())
+        redis.Redis.from_url(engines.redis_url).set("kept", "7")
         print(engines.postgres.pid, engines.valkey.pid, flush=True)
         time.sleep(60)
     """)
-    starter = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    starter = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
     assert starter.stdout is not None
     with starter, starter.stdout:
         pids = [int(word) for word in starter.stdout.readline().split()]
@@ -137,7 +137,13 @@ def test_engines_when_their_starter_is_killed_then_are_gone(reachable_folder: Pa
         assert all(is_running(pid) for pid in pids)
         starter.send_signal(signal.SIGKILL)
         starter.wait()
-        wait_until(lambda: not any(is_running(pid) for pid in pids))
+    with EphemeralEngines(reachable_folder / "stack", durable=True) as successor:
+        assert not any(is_running(pid) for pid in pids)
+        connection = await asyncpg.connect(successor.postgres_url)
+        assert await connection.fetchval("select number from kept") == 7
+        await connection.close()
+        async with redis.asyncio.from_url(successor.redis_url) as client:
+            assert await client.get("kept") == b"7"
 
 
 def test_engines_when_the_folder_cannot_be_entered_then_refuse_and_change_no_permission(tmp_path: Path) -> None:

@@ -22,7 +22,14 @@ from millpond.stack.lock import StackLock, find_supervisor, stop_supervisor
 from millpond.stack.paths import locate_stack
 from millpond.stack.ports import find_free_port
 from millpond.stack.postgres import PostgresEngine
-from millpond.stack.processes import ProcessSpec, ProcessState, RestartPolicy, engine_process, http_ready
+from millpond.stack.processes import (
+    ProcessSpec,
+    ProcessState,
+    RestartPolicy,
+    engine_process,
+    http_ready,
+    python_command,
+)
 from millpond.stack.status import ProcessStatus, read_status
 from millpond.stack.supervisor import ProcessFailed, Supervisor
 from millpond.stack.users import find_stack_user
@@ -41,14 +48,14 @@ import asyncio, os, sys
 from pathlib import Path
 from millpond.stack.launchers import ForkLauncher
 from millpond.stack.lock import StackLock
-from millpond.stack.processes import ProcessSpec
+from millpond.stack.processes import ProcessSpec, python_command
 from millpond.stack.supervisor import Supervisor
 
 folder = Path(sys.argv[1])
 common = {"environment": {"PYTHONPATH": str(folder)}, "folder": folder}
 
 def spec(name, **more):
-    argv = (sys.executable, "-m", "sleeper", name)
+    argv = python_command("sleeper", name)
     return ProcessSpec(name=name, argv=argv, log_file=folder / f"{name}.log", **common, **more)
 
 async def main():
@@ -269,7 +276,7 @@ def make_fork_supervisor(folder: Path, modules: list[str]) -> tuple[Supervisor, 
 def forked_spec(folder: Path, name: str, module: str, *arguments: str) -> ProcessSpec:
     return ProcessSpec(
         name=name,
-        argv=(sys.executable, "-m", module, *arguments),
+        argv=python_command(module, *arguments),
         environment={"OWN": name},
         folder=folder,
         log_file=folder / f"{name}.log",

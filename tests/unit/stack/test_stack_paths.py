@@ -171,7 +171,7 @@ def test_states_when_listed_then_each_has_its_edges_and_every_state_can_be_reach
 
 
 def test_preloaded_process_when_it_is_no_module_then_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match="python -m module"):
+    with pytest.raises(StackError, match="python -P -m module"):
         ProcessSpec(
             name="x",
             argv=("/bin/sleep", "1"),
