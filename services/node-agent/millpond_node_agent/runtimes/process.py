@@ -94,6 +94,7 @@ class ProcessRuntime:
         if self._users:
             settings.work_dir.chmod(0o711)
             self._require_reachable()
+        self._sweep()
 
     def report(self) -> RuntimeReport:
         warnings = (*self._cgroups.warnings, *(() if self._users else (_NO_USERS,)))
@@ -165,6 +166,14 @@ class ProcessRuntime:
         runfolder.write_document(str(self._fence), document)
 
     # Preparing and starting
+
+    def _sweep(self) -> None:
+        """Remove what an agent left that died while it prepared or removed a run."""
+        for folder in self._runs.iterdir():
+            if not (folder / runfolder.RUN).exists():
+                remove_cgroup({name: str(parent / folder.name) for name, parent in self._cgroups.parents.items()})
+                self._folders(folder.name).remove()
+                shutil.rmtree(folder)
 
     def _require_reachable(self) -> None:
         closed = unreachable_parent(self._settings.work_dir)
