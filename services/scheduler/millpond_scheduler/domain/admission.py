@@ -4,7 +4,7 @@ Amounts are milli-CPU, MiB and device milli per flavor. The order in which limit
 queue, and each task of a batch sees what the earlier ones were given.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,6 +65,14 @@ def fits_limits(state: VirtualPoolState, demand: Mapping[Resource, int]) -> dict
     return {resource: amount for resource, amount in missing.items() if amount > 0}
 
 
+@dataclass(slots=True)
+class _PoolAccount:
+    """What is free in a pool, and what of it must stay free for guarantees that are not used."""
+
+    free: dict[Resource, int]
+    unfilled: dict[Resource, int]
+
+
 class Ledger:
     """What each virtual pool holds while a batch is planned: asked before each placement, charged after it.
 
@@ -81,31 +89,32 @@ class Ledger:
         virtual_pools: Mapping[VirtualPoolId, VirtualPoolState],
         free_of: Callable[[PoolId], Mapping[Resource, int]],
     ) -> None:
-        self._pools = virtual_pools
+        self._virtual_pools = virtual_pools
         self._free_of = free_of
-        self._used: dict[tuple[VirtualPoolId, Resource], int] = {}
-        self._free: dict[PoolId, dict[Resource, int]] = {}
-        self._unfilled: dict[PoolId, dict[Resource, int]] = {}
+        self._used: dict[VirtualPoolId, dict[Resource, int]] = {}
+        self._accounts: dict[PoolId, _PoolAccount] = {}
 
-    def used(self, state: VirtualPoolState, resource: Resource) -> int:
-        """What the virtual pool holds of a resource, this batch included."""
-        found = self._used.get((state.id, resource))
-        return state.used.get(resource, 0) if found is None else found
+    def used_by(self, state: VirtualPoolState) -> dict[Resource, int]:
+        """What the virtual pool holds, this batch included."""
+        found = self._used.get(state.id)
+        if found is None:
+            found = self._used[state.id] = dict(state.used)
+        return found
 
-    def find_block(self, state: VirtualPoolState, resource: Resource, amount: int) -> Reason | None:
-        """Why the virtual pool may not hold so much more of a resource; None when it may."""
-        limit, after = state.limit_of(resource), self.used(state, resource) + amount
-        if amount == 0:
-            return None
-        if after > limit.cap:
-            return Reason.LIMIT_REACHED
-        if after > limit.guaranteed and self._short_of_guarantees(state, resource, amount) > 0:
-            return Reason.GUARANTEE_OF_OTHERS
-        return None
+    def find_block(self, state: VirtualPoolState, demand: Mapping[Resource, int]) -> Reason | None:
+        """Why the virtual pool may not hold so much more; None when it may. Its own limits come first."""
+        used, borrows = self.used_by(state), False
+        for resource, amount in demand.items():
+            limit, after = state.limit_of(resource), used.get(resource, 0) + amount
+            if amount and after > limit.guaranteed:
+                if after > limit.cap:
+                    return Reason.LIMIT_REACHED
+                borrows = borrows or self._short_of_guarantees(state, resource, amount) > 0
+        return Reason.GUARANTEE_OF_OTHERS if borrows else None
 
     def describe(self, state: VirtualPoolState, resource: Resource, amount: int) -> AdmissionLine:
         """One limit as the demand meets it, with what is missing."""
-        limit, used = state.limit_of(resource), self.used(state, resource)
+        limit, used = state.limit_of(resource), self.used_by(state).get(resource, 0)
         missing = max(0, used + amount - limit.cap) if amount else 0
         if not missing and amount and used + amount > limit.guaranteed:
             missing = max(0, self._short_of_guarantees(state, resource, amount))
@@ -120,43 +129,40 @@ class Ledger:
             missing=missing,
         )
 
-    def charge(self, state: VirtualPoolState, resource: Resource, amount: int) -> None:
+    def charge(self, state: VirtualPoolState, demand: Mapping[Resource, int]) -> None:
         """Count a placement."""
-        before = self.used(state, resource)
-        self._used[state.id, resource] = before + amount
-        if state.pool in self._free:
-            free, unfilled = self._free[state.pool], self._unfilled[state.pool]
-            free[resource] = free.get(resource, 0) - amount
-            limit = state.limit_of(resource)
-            change = _unfilled(limit, before + amount) - _unfilled(limit, before)
-            unfilled[resource] = unfilled.get(resource, 0) + change
+        used, account = self.used_by(state), self._accounts.get(state.pool)
+        for resource, amount in demand.items():
+            before = used.get(resource, 0)
+            used[resource] = before + amount
+            if account is not None:
+                account.free[resource] = account.free.get(resource, 0) - amount
+                limit = state.limit_of(resource)
+                change = _unfilled(limit, before + amount) - _unfilled(limit, before)
+                account.unfilled[resource] = account.unfilled.get(resource, 0) + change
 
     def _short_of_guarantees(self, state: VirtualPoolState, resource: Resource, amount: int) -> int:
         """How much would be missing to others' unused guarantees if so much more were borrowed."""
-        if state.pool not in self._free:
-            self._free[state.pool] = dict(self._free_of(state.pool))
-            self._unfilled[state.pool] = self._sum_unfilled(state.pool)
-        own = _unfilled(state.limit_of(resource), self.used(state, resource))
-        others = self._unfilled[state.pool].get(resource, 0) - own
-        return amount + others - self._free[state.pool].get(resource, 0)
+        account = self._accounts.get(state.pool)
+        if account is None:
+            account = _PoolAccount(dict(self._free_of(state.pool)), self._sum_unfilled(state.pool))
+            self._accounts[state.pool] = account
+        others = account.unfilled.get(resource, 0)
+        if others:
+            others -= _unfilled(state.limit_of(resource), self.used_by(state).get(resource, 0))
+        if not others:
+            return 0  # nothing is kept for others; whether there is room at all is the filters' business
+        return amount + others - account.free.get(resource, 0)
 
     def _sum_unfilled(self, pool: PoolId) -> dict[Resource, int]:
         total: dict[Resource, int] = {}
-        for state in self._pools.values():
+        for state in self._virtual_pools.values():
             if state.pool != pool:
                 continue
             for resource in state.list_limited():
-                unfilled = _unfilled(state.limit_of(resource), self.used(state, resource))
+                unfilled = _unfilled(state.limit_of(resource), self.used_by(state).get(resource, 0))
                 total[resource] = total.get(resource, 0) + unfilled
         return total
-
-
-def decide_block(reasons: Iterable[Reason | None]) -> Reason | None:
-    """The stronger of several blocks: a limit of one's own before the guarantees of others."""
-    found = {reason for reason in reasons if reason is not None}
-    if Reason.LIMIT_REACHED in found:
-        return Reason.LIMIT_REACHED
-    return next(iter(found), None)
 
 
 def _unfilled(limit: Limit, used: int) -> int:

@@ -32,6 +32,12 @@ class Candidates:
         self._seen = -1
 
     @property
+    def flavors(self) -> tuple[str, ...]:
+        """The flavors that the hardware would allow, by name."""
+        self.refresh()
+        return self.fits.flavor_names
+
+    @property
     def codes(self) -> CodeArray:
         """Per row the code of the first filter that it fails, 0 = may take the task."""
         self.refresh()

@@ -10,7 +10,7 @@ from millpond_scheduler.domain.views import RowView
 
 def is_in_pool(view: RowView) -> BoolArray:
     """The node is in the pool of the request."""
-    inside: BoolArray = view.columns.pool[view.rows] == (view.pool if view.pool != ABSENT else ABSENT - 1)
+    inside: BoolArray = view.columns.pool[view.rows] == view.pool
     return inside
 
 
@@ -45,53 +45,53 @@ def has_device_sum(view: RowView) -> BoolArray | bool:
     if demand is None:
         return True
     if demand.milli is None:
-        memory: BoolArray = (view.device_memory_free * view.eligible).sum(axis=1) >= (demand.memory_mib or 0)
-        return memory & view.eligible.any(axis=1)
+        memory: BoolArray = (view.device_memory_free() * view.eligible).sum(axis=1) >= (demand.memory_mib or 0)
+        return memory
     milli: BoolArray = (view.device_milli_free * view.eligible).sum(axis=1) >= demand.count * demand.milli
     return milli
 
 
 def has_device_block(view: RowView) -> BoolArray | bool:
     """So many devices have room, each by itself."""
-    return True if view.demand is None else view.count_devices(view.roomy) >= view.demand.count
+    return True if view.demand is None else view.has_devices(view.roomy)
 
 
 def has_own_device(view: RowView) -> BoolArray | bool:
     """So many devices have room and hold nobody else's slices, where the pool's rule says so."""
-    return True if view.demand is None else view.count_devices(view.admissible) >= view.demand.count
+    return True if view.demand is None or view.admissible is view.roomy else view.has_devices(view.admissible)
 
 
 def is_isolated(view: RowView) -> BoolArray | bool:
     """The node keeps tenants apart, or runs only this tenant's tasks, or its pool does not mind."""
-    if view.empty or view.rules.allow_shared_users:
+    unisolated = view.columns.unisolated[view.rows]
+    if view.empty or view.rules.allow_shared_users or not unisolated.any():
         return True
     holder = view.columns.holder[view.rows]
     alone: BoolArray = (holder == ABSENT) | (holder == view.tenant)
-    return alone | ~view.columns.unisolated[view.rows]
+    return alone | ~unisolated
 
 
 # Ranks
 
 
-def has_unneeded_devices(view: RowView) -> IntArray | int:
+def has_unneeded_devices(view: RowView) -> IntArray | None:
     """1 where the task would sit beside devices that it does not use."""
     if view.demand is not None:
-        return 0
+        return None
     beside: IntArray = view.usable.any(axis=1).astype(np.int64)
     return beside
 
 
-def room_on_device(view: RowView) -> IntArray | int:
+def room_on_device(view: RowView) -> IntArray | None:
     """Milli left on the device that a slice would take."""
     if view.demand is None or view.demand.is_whole:
-        return 0
-    return np.asarray(np.min(view.room_left, axis=1))
+        return None
+    return np.asarray(view.room_left().min(axis=1), dtype=np.int64)
 
 
 def free_device_milli(view: RowView) -> IntArray:
     """Milli free on all usable devices of the node."""
-    free: IntArray = (view.device_milli_free * view.usable).sum(axis=1)
-    return free
+    return np.maximum(view.columns.usable_milli_free[view.rows], 0)
 
 
 def spare_cpu(view: RowView) -> IntArray:
@@ -99,7 +99,7 @@ def spare_cpu(view: RowView) -> IntArray:
     return np.maximum(view.cpu_free - view.request.cpu_milli, 0)
 
 
-def spare_memory_share(view: RowView) -> IntArray:
-    """Memory that the task would leave, in 1/256 of the node's."""
-    total = np.maximum(view.columns.memory_total[view.rows], 1)
-    return np.maximum(view.memory_free - view.request.memory_mib, 0) * 256 // total
+def spare_memory(view: RowView) -> IntArray:
+    """Memory that the task would leave, in steps of 4 GiB."""
+    spare: IntArray = np.maximum(view.memory_free - view.request.memory_mib, 0) >> 12
+    return spare

@@ -22,6 +22,7 @@ _NODE_INTS = {
     "cpu_free": 0,
     "memory_total": 0,
     "memory_free": 0,
+    "usable_milli_free": 0,
     "shape": 0,
     "label_set": 0,
     "holder": ABSENT,
@@ -46,7 +47,8 @@ class NodeColumns:
 
     Node columns are (capacity,), device columns (capacity, width). Integers only: an int64 wraps silently, so what
     enters is bounded where nodes and requests are made. `stamp` is the tick of a row's last change; `tie` orders nodes
-    by age whatever row they lie in. A device whose memory is unknown has 0.
+    by age whatever row they lie in; `usable_milli_free` sums the free milli of a node's usable devices. A device whose
+    memory is unknown has 0.
     """
 
     pool: IntArray
@@ -54,6 +56,7 @@ class NodeColumns:
     cpu_free: IntArray
     memory_total: IntArray
     memory_free: IntArray
+    usable_milli_free: IntArray
     shape: IntArray
     label_set: IntArray
     holder: IntArray

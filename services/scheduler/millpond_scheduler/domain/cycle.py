@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.ids import NodeId, PoolId, TaskId, VirtualPoolId
-from millpond_scheduler.domain.admission import CPU, MEMORY, Ledger, VirtualPoolState, decide_block, device
+from millpond_scheduler.domain.admission import CPU, MEMORY, Ledger, VirtualPoolState, device
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.earmarks import find_nearest
@@ -111,20 +111,17 @@ def admit(ledger: Ledger, state: VirtualPoolState | None, candidates: Candidates
     if state is None:
         return Admission(request, Reason.NO_VIRTUAL_POOL)
     host = {CPU: request.cpu_milli, MEMORY: request.memory_mib}
-    blocks = {resource: ledger.find_block(state, resource, amount) for resource, amount in host.items()}
+    reason = ledger.find_block(state, host)
     demand = request.devices
-    reason = decide_block(blocks.values())
-    if demand is not None:
-        candidates.refresh()
-        by_flavor = {
-            name: ledger.find_block(state, device(name), candidates.milli_of(name))
-            for name in sorted(candidates.fits.flavors)
+    if reason is None and demand is not None:
+        blocks = {
+            name: ledger.find_block(state, {device(name): candidates.milli_of(name)}) for name in candidates.flavors
         }
-        open_flavors = frozenset(name for name, block in by_flavor.items() if block is None)
-        if by_flavor and not open_flavors:
-            reason = reason or decide_block(by_flavor.values())
-        elif len(open_flavors) < len(by_flavor):
-            request = replace(request, devices=replace(demand, flavors=open_flavors))
+        left = frozenset(name for name, block in blocks.items() if block is None)
+        if blocks and not left:
+            reason = Reason.LIMIT_REACHED if Reason.LIMIT_REACHED in blocks.values() else Reason.GUARANTEE_OF_OTHERS
+        elif len(left) < len(blocks):
+            request = replace(request, devices=replace(demand, flavors=left))
     if reason is None:
         return Admission(request)
     return Admission(request, reason, list_lines(ledger, state, candidates))
@@ -138,9 +135,7 @@ def list_lines(ledger: Ledger, state: VirtualPoolState, candidates: Candidates) 
         ledger.describe(state, MEMORY, request.memory_mib),
     ]
     if demand is not None:
-        lines += [
-            ledger.describe(state, device(name), candidates.milli_of(name)) for name in sorted(candidates.fits.flavors)
-        ]
+        lines += [ledger.describe(state, device(name), candidates.milli_of(name)) for name in candidates.flavors]
     return tuple(lines)
 
 
@@ -169,11 +164,11 @@ def _place(batch: _Batch, task: QueuedTask, state: VirtualPoolState, candidates:
     picks = candidates.pick_devices(row)
     holding = Holding(task.id, node.id, request.tenant, request.cpu_milli, request.memory_mib, picks)
     snapshot.place(holding)
-    batch.ledger.charge(state, CPU, request.cpu_milli)
-    batch.ledger.charge(state, MEMORY, request.memory_mib)
+    demand = {CPU: request.cpu_milli, MEMORY: request.memory_mib}
     flavor = snapshot.find_flavor(picks[0].device) if picks else None
     if flavor is not None:
-        batch.ledger.charge(state, device(flavor), holding.device_milli)
+        demand[device(flavor)] = holding.device_milli
+    batch.ledger.charge(state, demand)
     batch.placements.append(Placement(holding, task.virtual_pool, flavor, node.incarnation))
 
 
@@ -184,7 +179,7 @@ def _reject(batch: _Batch, task: QueuedTask, candidates: Candidates) -> Rejectio
     # 6. Whom capacity alone has blocked for too long gets a node kept free, one per pool and flavor at a time.
     waited_us = batch.now_us - task.queued_at_us
     if reason in CAPACITY_REASONS and waited_us >= batch.policy.hold_after_seconds * 1_000_000:
-        flavors: set[str | None] = set(candidates.fits.flavors) if candidates.request.devices else {None}
+        flavors: set[str | None] = set(candidates.flavors) if candidates.request.devices else {None}
         lines = {(candidates.request.pool, flavor) for flavor in flavors}
         row = None if lines & batch.kept_lines else find_nearest(batch.snapshot, candidates)
         if row is not None and row not in batch.kept_rows:

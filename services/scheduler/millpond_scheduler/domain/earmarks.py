@@ -37,7 +37,7 @@ def missing_devices(view: RowView) -> IntArray:
         return np.zeros(len(view.shape), dtype=np.int64)
     if demand.is_whole:
         return np.maximum(demand.count - view.count_devices(view.admissible), 0)
-    short = np.where(view.eligible, view.slice_milli - view.device_milli_free, WHOLE_DEVICE_MILLI)
+    short = np.where(view.eligible, view.slice_milli() - view.device_milli_free, WHOLE_DEVICE_MILLI)
     short = np.where(view.admissible, 0, np.maximum(short, 1))
     least: IntArray = short.min(axis=1)
     return least

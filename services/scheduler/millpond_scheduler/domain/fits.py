@@ -19,7 +19,8 @@ class ShapeFits:
     """For each shape the first filter that it fails (0 = none), and the device slots that pass all of them.
 
     `label_matches` says for each label set whether it has the labels asked for.
-    `flavors` are the flavors of passing devices seen so far with the least memory (MiB) among them; `mixed_flavors`
+    `flavors` are the flavors of passing devices seen so far with the least memory (MiB) among them, `flavor_names` the
+    same by name; `mixed_flavors`
     their indexes if one shape has several.
     """
 
@@ -28,6 +29,7 @@ class ShapeFits:
         self.codes: CodeArray = np.zeros(0, dtype=np.uint8)
         self.slots: BoolArray = np.zeros((0, 0), dtype=np.bool_)
         self.flavors: dict[str, int] = {}
+        self.flavor_names: tuple[str, ...] = ()
         self.mixed_flavors: tuple[int, ...] = ()
         self.label_matches: BoolArray = np.zeros(0, dtype=np.bool_)
         self._filters = filters
@@ -54,8 +56,9 @@ class ShapeFits:
                 self.flavors[profile.flavor] = min(self.flavors.get(profile.flavor, memory), memory)
             self._is_mixed = self._is_mixed or len({profile.flavor for profile in profiles}) > 1
         self.codes, self.slots = codes, slots
+        self.flavor_names = tuple(sorted(self.flavors))
         if self._is_mixed:
-            self.mixed_flavors = tuple(snapshot.flavors.find(flavor) for flavor in sorted(self.flavors))
+            self.mixed_flavors = tuple(snapshot.flavors.find(flavor) for flavor in self.flavor_names)
 
     def _extend_labels(self, snapshot: Snapshot) -> None:
         known, label_sets = len(self.label_matches), snapshot.label_sets.values

@@ -22,7 +22,7 @@ BLOCKED = np.iinfo(np.int64).max
 """The score of a node that fails a filter."""
 
 NodeCheck: TypeAlias = Callable[[RowView], BoolArray | bool]
-Measure: TypeAlias = Callable[[RowView], IntArray | int]
+Measure: TypeAlias = Callable[[RowView], IntArray | None]  # None = 0 on every row
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequenc
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One comparison: the smaller value goes first. `bits` is its width; larger values count as the largest."""
+    """One comparison of values from 0 on: the smaller goes first. `bits` is its width; larger count as the largest."""
 
     name: str
     bits: int
@@ -95,7 +95,7 @@ def ranks() -> tuple[Rank, ...]:
         Rank("fewest_free_devices", 16, checks.free_device_milli),
         # Of equally full nodes the one with least CPU, then memory, to spare.
         Rank("least_cpu_left", 27, checks.spare_cpu),
-        Rank("least_memory_left", 8, checks.spare_memory_share),
+        Rank("least_memory_left", 8, checks.spare_memory),
     )
 
 
@@ -113,11 +113,12 @@ def judge(view: RowView) -> CodeArray:
 
 def judge_open(view: RowView) -> CodeArray:
     """The same as if every node were in the pool, ready, uncordoned and labelled as asked."""
-    codes: CodeArray = np.zeros(len(view.shape), dtype=np.uint8)
+    shape_codes = view.fits.codes[view.shape]
+    codes: CodeArray = np.zeros(len(shape_codes), dtype=np.uint8)
     # From the last filter to the first, each writing over the later ones, so that the first failure remains.
     for reason, passes in reversed(FREE_FILTERS):
         _overwrite(codes, passes(view), CODES[reason])
-    np.copyto(codes, view.shape_codes, where=view.shape_codes != 0)
+    np.copyto(codes, shape_codes, where=shape_codes != 0)
     return codes
 
 
@@ -125,9 +126,11 @@ def score(view: RowView, codes: CodeArray) -> IntArray:
     """For each row one integer that compares like the list of ranks, smallest first; BLOCKED where it may not go."""
     total: IntArray = np.zeros(len(codes), dtype=np.int64)
     for rank in RANKS:
+        value = rank.measure(view)
         total <<= rank.bits
-        total |= np.clip(rank.measure(view), 0, (1 << rank.bits) - 1)
-    total[codes != 0] = BLOCKED
+        if value is not None:
+            total |= np.minimum(value, (1 << rank.bits) - 1)
+    np.copyto(total, BLOCKED, where=codes != 0)
     return total
 
 
@@ -141,7 +144,7 @@ def pick_slots(view: RowView) -> list[int]:
     if demand is None:
         return []
     if not demand.is_whole:
-        return [int(view.room_left[0].argmin())]
+        return [int(view.room_left()[0].argmin())]
     slots = np.flatnonzero(view.admissible[0])
     if len(view.fits.mixed_flavors) > 1:
         flavors = view.columns.device_flavor[view.rows][0][slots]
@@ -161,7 +164,7 @@ def lowest(snapshot: Snapshot, rows: IntArray) -> int:
 
 def _overwrite(codes: CodeArray, passed: BoolArray | bool, code: int) -> None:
     if passed is not True:
-        codes[~np.asarray(passed)] = code
+        np.copyto(codes, code, where=~np.asarray(passed))
 
 
 assert sum(rank.bits for rank in RANKS) < 63, "a score is one non-negative int64"

@@ -204,6 +204,7 @@ class Snapshot:
             columns.device_memory_total[row, slot] = device.profile.memory_mib or 0
             columns.device_memory_free[row, slot] = device.profile.memory_mib or 0
             columns.device_usable[row, slot] = device.usable
+        columns.usable_milli_free[row] = WHOLE_DEVICE_MILLI * sum(device.usable for device in record.devices)
 
     def _forget_devices(self, row: int) -> None:
         for slot, device in enumerate(self.record_at(row).devices):
@@ -225,9 +226,12 @@ class Snapshot:
         place = self._slot_of.get(pick.device)
         if place is None or place[0] != row:
             return  # the device left the node; the holding keeps naming it until its release
-        self.columns.device_milli_free[place] -= sign * pick.milli
-        self.columns.device_memory_free[place] -= sign * pick.memory_mib
-        self.columns.device_holder[place] = _count_tenant(self._device_tenants[place], tenant, sign)
+        columns = self.columns
+        columns.device_milli_free[place] -= sign * pick.milli
+        columns.device_memory_free[place] -= sign * pick.memory_mib
+        if columns.device_usable[place]:
+            columns.usable_milli_free[row] -= sign * pick.milli
+        columns.device_holder[place] = _count_tenant(self._device_tenants[place], tenant, sign)
 
     def _touch(self, row: int) -> None:
         self.tick += 1

@@ -1,14 +1,14 @@
 """Some rows of the snapshot as one request sees them: the columns that filters and ranks read, computed on demand."""
 
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 
 from millpond_contracts.bodies.nodes import DeviceSharing
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
-from millpond_scheduler.domain.columns import ABSENT, BoolArray, CodeArray, IntArray
+from millpond_scheduler.domain.columns import ABSENT, BoolArray, IntArray
 from millpond_scheduler.domain.fits import ShapeFits
+from millpond_scheduler.domain.requests import DeviceDemand
 from millpond_scheduler.domain.snapshot import Snapshot
 
 Rows: TypeAlias = slice | IntArray
@@ -21,59 +21,60 @@ class RowView:
     """One request beside some rows. Arrays are (rows,) per node and (rows, width) per device; nothing is written.
 
     With `empty` the nodes are seen as if nothing ran on them: whether a request could ever fit.
+
+    Attributes:
+        usable: devices whose health allows new work.
+        device_milli_free: milli not held, of every device.
+        eligible: devices that the request may use whatever is free of them.
+        roomy: eligible devices with room for the request's share, whoever else holds slices of them.
+        admissible: roomy devices that the pool's sharing rule opens to this tenant.
+    The last three are only there for a request with devices.
     """
 
+    __slots__ = (
+        "admissible",
+        "columns",
+        "cpu_free",
+        "demand",
+        "device_milli_free",
+        "eligible",
+        "empty",
+        "fits",
+        "memory_free",
+        "pool",
+        "request",
+        "roomy",
+        "rows",
+        "rules",
+        "shape",
+        "tenant",
+        "usable",
+    )
+
     def __init__(self, snapshot: Snapshot, fits: ShapeFits, rows: Rows, *, empty: bool = False) -> None:
-        self.columns = snapshot.columns
+        columns = self.columns = snapshot.columns
         self.rows = rows
         self.fits = fits
         self.request = fits.request
         self.demand = fits.request.devices
         self.rules = snapshot.rules_of(fits.request.pool)
-        self.pool = snapshot.pools.find(fits.request.pool)
+        self.pool = snapshot.pools.index(fits.request.pool)
         self.tenant = snapshot.tenants.index(fits.request.tenant)
         self.empty = empty
+        self.shape: IntArray = columns.shape[rows]
+        self.cpu_free: IntArray = (columns.cpu_total if empty else columns.cpu_free)[rows]
+        self.memory_free: IntArray = (columns.memory_total if empty else columns.memory_free)[rows]
+        self.usable: BoolArray = columns.device_usable[rows]
+        self.device_milli_free: IntArray = columns.device_milli_free[rows]
+        if empty:
+            self.device_milli_free = np.where(columns.device_flavor[rows] == ABSENT, 0, WHOLE_DEVICE_MILLI)
+        if self.demand is not None:
+            self.eligible: BoolArray = fits.slots[self.shape] & self.usable
+            self.roomy: BoolArray = self._find_roomy(self.demand)
+            self.admissible: BoolArray = self._find_admissible(self.demand)
 
-    @cached_property
-    def shape(self) -> IntArray:
-        return self.columns.shape[self.rows]
-
-    @cached_property
-    def shape_codes(self) -> CodeArray:
-        return self.fits.codes[self.shape]
-
-    @cached_property
-    def cpu_free(self) -> IntArray:
-        return (self.columns.cpu_total if self.empty else self.columns.cpu_free)[self.rows]
-
-    @cached_property
-    def memory_free(self) -> IntArray:
-        return (self.columns.memory_total if self.empty else self.columns.memory_free)[self.rows]
-
-    @cached_property
-    def usable(self) -> BoolArray:
-        return self.columns.device_usable[self.rows]
-
-    @cached_property
-    def eligible(self) -> BoolArray:
-        """Devices that the request may use whatever is free of them."""
-        eligible: BoolArray = self.fits.slots[self.shape] & self.usable
-        return eligible
-
-    @cached_property
-    def device_milli_free(self) -> IntArray:
-        if self.empty:
-            return np.where(self.columns.device_flavor[self.rows] == ABSENT, 0, WHOLE_DEVICE_MILLI)
-        return self.columns.device_milli_free[self.rows]
-
-    @cached_property
-    def device_memory_free(self) -> IntArray:
-        columns = self.columns
-        return (columns.device_memory_total if self.empty else columns.device_memory_free)[self.rows]
-
-    @cached_property
     def slice_milli(self) -> IntArray | int:
-        """Thousandths of a device that each task device takes; of a slice bounded by memory alone, per device."""
+        """Thousandths of a device that the task takes; of a slice bounded by memory alone, per device."""
         demand = self.demand
         if demand is None:
             return 0
@@ -81,7 +82,6 @@ class RowView:
             return demand.milli
         return share_of_memory(demand.memory_mib or 0, self.columns.device_memory_total[self.rows])
 
-    @cached_property
     def slice_memory(self) -> IntArray | int:
         """MiB that a slice takes: what it asks for, else in proportion to its share."""
         demand = self.demand
@@ -91,37 +91,39 @@ class RowView:
             return demand.memory_mib
         return self.columns.device_memory_total[self.rows] * (demand.milli or 0) // WHOLE_DEVICE_MILLI
 
-    @cached_property
-    def roomy(self) -> BoolArray:
-        """Eligible devices with room for the request's share, whoever else holds slices of them."""
-        demand = self.demand
-        if demand is None or demand.is_whole:
-            idle: BoolArray = self.eligible & (self.device_milli_free == WHOLE_DEVICE_MILLI)
-            return idle
-        enough_milli: BoolArray = self.device_milli_free >= self.slice_milli
-        enough_memory: BoolArray = self.device_memory_free >= self.slice_memory
-        roomy: BoolArray = self.eligible & enough_milli & enough_memory
-        return roomy
+    def device_memory_free(self) -> IntArray:
+        """MiB not held, of every device."""
+        return (self.columns.device_memory_total if self.empty else self.columns.device_memory_free)[self.rows]
 
-    @cached_property
-    def admissible(self) -> BoolArray:
-        """Roomy devices that the pool's sharing rule opens to this tenant."""
-        demand = self.demand
-        if self.empty or demand is None or demand.is_whole or self.rules.device_sharing is DeviceSharing.ANY:
-            return self.roomy
-        holder = self.columns.device_holder[self.rows]
-        admissible: BoolArray = self.roomy & ((holder == ABSENT) | (holder == self.tenant))
-        return admissible
-
-    @cached_property
     def room_left(self) -> IntArray:
         """Milli that a slice would leave on each admissible device, NO_DEVICE on the others."""
-        return np.where(self.admissible, self.device_milli_free - self.slice_milli, NO_DEVICE)
+        return np.where(self.admissible, self.device_milli_free - self.slice_milli(), NO_DEVICE)
+
+    def _find_roomy(self, demand: DeviceDemand) -> BoolArray:
+        if demand.is_whole:
+            idle: BoolArray = self.device_milli_free == WHOLE_DEVICE_MILLI
+            return self.eligible & idle
+        enough: BoolArray = self.device_milli_free >= self.slice_milli()
+        enough &= self.device_memory_free() >= self.slice_memory()
+        return self.eligible & enough
+
+    def _find_admissible(self, demand: DeviceDemand) -> BoolArray:
+        if self.empty or demand.is_whole or self.rules.device_sharing is DeviceSharing.ANY:
+            return self.roomy
+        holder = self.columns.device_holder[self.rows]
+        mine: BoolArray = (holder == ABSENT) | (holder == self.tenant)
+        return self.roomy & mine
+
+    def has_devices(self, devices: BoolArray) -> BoolArray:
+        """Whether one task finds enough of these devices on each row."""
+        if self.demand is None or self.demand.count > 1:
+            return self.count_devices(devices) >= (self.demand.count if self.demand else 0)
+        return np.asarray(devices.any(axis=1), dtype=np.bool_)
 
     def count_devices(self, devices: BoolArray) -> IntArray:
         """Devices per row that one task can use together: they must be of one flavor."""
         if len(self.fits.mixed_flavors) < 2:
-            counted: IntArray = np.count_nonzero(devices, axis=1)
+            counted: IntArray = devices.sum(axis=1)
             return counted
         flavor = self.columns.device_flavor[self.rows]
         counts = [np.count_nonzero(devices & (flavor == index), axis=1) for index in self.fits.mixed_flavors]
