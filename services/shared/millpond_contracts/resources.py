@@ -101,6 +101,11 @@ class DeviceHealth(StrEnum):
     UNHEALTHY = "unhealthy"
     LOST = "lost"
 
+    @property
+    def takes_work(self) -> bool:
+        """Whether new work may start on a device in this health."""
+        return self in (DeviceHealth.HEALTHY, DeviceHealth.DEGRADED)
+
 
 class Device(_Record):
     """One accelerator. `identity` is stable over reboots: `nvidia/GPU-…`, else `pci/<address>`."""

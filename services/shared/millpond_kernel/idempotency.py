@@ -57,13 +57,14 @@ async def run_idempotent(
     *,
     status: int = 201,
     location: Callable[[BaseModel], str] | None = None,
+    redact: Callable[[BaseModel], BaseModel] | None = None,
 ) -> Response:
     """Runs `work` in one unit of work with the key's row, or returns what it answered the first time.
 
     Args:
-        work: the use case; its answer is stored and sent. It may return secrets only once: a replay shows them again
-            to the same caller within the retention of the key.
+        work: the use case; its answer is stored and sent.
         location: gives the `Location` header of the answer.
+        redact: what to store instead of the answer when it holds a secret, which is then shown once only.
 
     Raises:
         ProblemError: 409 while the first request runs, 422 for another body with the same key.
@@ -90,7 +91,8 @@ async def run_idempotent(
         answer = await work(unit)
         body = answer.model_dump_json()
         headers = _headers(answer, location)
-        await unit.execute(_STORE, owner, full_key, status, body, headers)
+        stored = body if redact is None else redact(answer).model_dump_json()
+        await unit.execute(_STORE, owner, full_key, status, stored, headers)
     return Response(body, status, headers, media_type="application/json")
 
 

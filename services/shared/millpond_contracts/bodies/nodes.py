@@ -171,11 +171,16 @@ class DeviceView(Outgoing):
 
 
 class DrainView(Outgoing):
-    """A drain under way: at `deadline` the scheduler stops what is left. `generation` names this drain."""
+    """A drain: at `deadline` the scheduler stops what is left. `generation` names this drain.
+
+    `emptied_at` is set once the scheduler said that nothing is left; `move_to` names the pool that the node then enters.
+    """
 
     generation: int
     deadline: Instant
     reason: CordonReason
+    move_to: PoolId | None = None
+    emptied_at: Instant | None = None
 
 
 class NodeView(Outgoing):

@@ -1,0 +1,23 @@
+"""The HTTP process of quota."""
+
+import httpx
+from fastapi import FastAPI
+
+from millpond_kernel.app import ServiceApp, build_app
+from millpond_quota.routes import api_keys, tenants, virtual_pools
+from millpond_quota.settings import Settings
+from millpond_quota.store.snapshots import snapshot_tenants, snapshot_virtual_pools
+
+
+def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
+    """The application; settings come from the environment unless given."""
+    return build_app(
+        ServiceApp(
+            settings=settings or Settings(),
+            routers=(tenants.router, api_keys.router, api_keys.internal, virtual_pools.router),
+            snapshots={"tenants": snapshot_tenants, "virtual-pools": snapshot_virtual_pools},
+            issues=True,
+            exchange=api_keys.exchange,
+            transport=transport,
+        )
+    )

@@ -1,0 +1,1 @@
+"""Pure rules of quota. May import the standard library and the contracts."""

@@ -1,0 +1,1 @@
+"""HTTP routes of quota; no rule lives here. May import usecases."""

@@ -1,0 +1,131 @@
+"""`/v1/api-keys`, `/v1/tokens`, `/v1/me`, and the exchange that services use."""
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from millpond_contracts.bodies.shapes import Incoming, Page
+from millpond_contracts.bodies.tenants import ApiKeySpec, ApiKeyView, Me, Role, TokenAnswer, TokenRequest
+from millpond_contracts.ids import ApiKeyId, TenantId
+from millpond_kernel.app import Kernel
+from millpond_kernel.auth import AdminCaller, Caller
+from millpond_kernel.db import SYSTEM
+from millpond_kernel.generation import etag, if_match
+from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
+from millpond_kernel.pagination import Paging, make_page
+from millpond_quota.settings import Settings
+from millpond_quota.store import api_keys as rows_of_keys
+from millpond_quota.store import tenants as tenant_rows
+from millpond_quota.usecases import api_keys as usecases
+
+router = APIRouter(prefix="/v1", tags=["keys"])
+internal = APIRouter(prefix="/internal/v1", include_in_schema=False)
+
+IfMatch = Annotated[str, Depends(if_match)]
+
+
+class RoleChange(Incoming):
+    """A key's new role."""
+
+    role: Role
+
+
+async def exchange(kernel: Kernel, api_key: str) -> TokenAnswer:
+    """A token for an API key, signed here; it never outlives the key.
+
+    Raises:
+        ProblemError: 401 invalid or revoked.
+    """
+    settings = kernel.settings
+    assert isinstance(settings, Settings)
+    assert kernel.issuer is not None
+    async with kernel.database.begin(SYSTEM) as unit:
+        found = await usecases.exchange_api_key(unit, api_key)
+    seconds = settings.token_seconds
+    if found.expires_epoch is not None:
+        seconds = max(1, min(seconds, int(found.expires_epoch - time.time())))
+    token, expires = kernel.issuer.issue(found.subject, found.claims, seconds)
+    return TokenAnswer.model_validate({"token": token, "expires_at": expires})
+
+
+@router.post("/tokens")
+async def create_token(request: Request, body: TokenRequest) -> TokenAnswer:
+    """Exchanges an API key for a token of five minutes."""
+    return await exchange(request.app.state.kernel, body.api_key)
+
+
+@internal.post("/tokens/quota")
+async def exchange_for_service(request: Request, body: TokenRequest) -> TokenAnswer:
+    """The same for another service that was shown the key."""
+    return await exchange(request.app.state.kernel, body.api_key)
+
+
+@router.get("/me")
+async def who_am_i(request: Request, caller: Caller) -> Me:
+    """Who these credentials are."""
+    name = None
+    if caller.tenant_id is not None:
+        async with request.app.state.kernel.database.begin(caller.scope) as unit:
+            name = (await tenant_rows.get_tenant(unit, caller.tenant_id)).name
+    return Me(
+        role=caller.role,
+        tenant_id=caller.tenant_id,
+        project_id=caller.project_id,
+        api_key_id=caller.api_key_id,
+        tenant_name=name,
+    )
+
+
+@router.post("/api-keys", status_code=201, response_model=ApiKeyView)
+async def create_api_key(request: Request, spec: ApiKeySpec, caller: AdminCaller, key: IdempotencyKey) -> Response:
+    """Creates a key; the answer alone shows the secret. A replay shows the key without it."""
+    return await run_idempotent(
+        request,
+        request.app.state.kernel.database,
+        caller,
+        key,
+        lambda unit: usecases.create_api_key(unit, caller, spec),
+        location=lambda made: f"/v1/api-keys/{made.api_key_id}",  # type: ignore[attr-defined]
+        redact=lambda made: made.model_copy(update={"secret": None}),
+    )
+
+
+@router.get("/api-keys")
+async def list_api_keys(
+    request: Request, caller: AdminCaller, paging: Paging, tenant_id: TenantId | None = None
+) -> Page[ApiKeyView]:
+    """Lists keys, never their secrets."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        rows = await rows_of_keys.list_api_keys(unit, paging.after_uuid(), paging.limit + 1, tenant_id)
+    return make_page(rows, paging, rows_of_keys.api_key_view, lambda row: ApiKeyId.of(row["id"]))
+
+
+@router.get("/api-keys/{api_key_id}")
+async def get_api_key(request: Request, response: Response, api_key_id: ApiKeyId, caller: AdminCaller) -> ApiKeyView:
+    """One key."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        view = rows_of_keys.api_key_view(await rows_of_keys.get_api_key(unit, api_key_id))
+    response.headers["ETag"] = etag(view.generation)
+    return view
+
+
+@router.put("/api-keys/{api_key_id}/role")
+async def change_role(
+    request: Request, response: Response, api_key_id: ApiKeyId, body: RoleChange, caller: AdminCaller, match: IfMatch
+) -> ApiKeyView:
+    """Changes a key's role; tokens with the old one are refused within five seconds."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        view = await usecases.change_role(unit, caller, api_key_id, body.role, match)
+    response.headers["ETag"] = etag(view.generation)
+    return view
+
+
+@router.post("/api-keys/{api_key_id}/revoke")
+async def revoke_api_key(request: Request, api_key_id: ApiKeyId, caller: AdminCaller) -> ApiKeyView:
+    """Revokes a key: refused everywhere within five seconds. Revoking again changes nothing."""
+    kernel: Kernel = request.app.state.kernel
+    async with kernel.database.begin(caller.scope) as unit:
+        view = await usecases.revoke_api_key(unit, caller, api_key_id)
+    kernel.authenticator.deny.revoke(str(api_key_id))
+    return view

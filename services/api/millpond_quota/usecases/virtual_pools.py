@@ -1,0 +1,105 @@
+"""Creating, changing and deleting virtual pools under the pool's registered capacity; alerts on their limits."""
+
+from datetime import datetime
+
+from millpond_contracts.bodies.nodes import PoolIsolation
+from millpond_contracts.bodies.tenants import Limits, VirtualPoolChange, VirtualPoolSpec, VirtualPoolView
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.events.quota import LimitExhausted, VirtualPoolChanged
+from millpond_contracts.events.scheduler import AdmissionChanged
+from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
+from millpond_kernel.audit import audit
+from millpond_kernel.generation import check_if_match
+from millpond_kernel.problem import ProblemError
+from millpond_kernel.tenancy import Principal
+from millpond_kernel.uow import UnitOfWork
+from millpond_quota.domain.guarantees import find_shortfalls
+from millpond_quota.store import alerts, tenants, virtual_pools
+
+
+async def _check_pool(
+    unit: UnitOfWork, pool_id: PoolId, tenant_id: TenantId, limits: Limits, but: VirtualPoolId | None
+) -> None:
+    pool = await virtual_pools.lock_pool(unit, pool_id)
+    if pool.isolation is PoolIsolation.DEDICATED and pool.tenant_id != tenant_id:
+        raise ProblemError(ErrorCode.POOL_UNKNOWN, f"There is no pool {pool_id} for this tenant: it is dedicated.")
+    if pool.allow_oversubscription:
+        return
+    others = await virtual_pools.list_limits_of_pool(unit, pool_id, but)
+    shortfalls = find_shortfalls([*others, limits], await virtual_pools.find_capacity(unit, pool_id))
+    if shortfalls:
+        words = "; ".join(
+            f"{s.resource}{'/' + s.flavor if s.flavor else ''}: guarantees would be {s.guaranteed}, registered {s.capacity}"
+            for s in shortfalls[:5]
+        )
+        raise ProblemError(
+            ErrorCode.POOL_OVERSUBSCRIBED,
+            f"Pool {pool.name} cannot guarantee this ({words}). Lower guaranteed (use borrow), or add nodes,"
+            " or set allow_oversubscription on the pool.",
+        )
+
+
+async def create_virtual_pool(unit: UnitOfWork, caller: Principal, spec: VirtualPoolSpec) -> VirtualPoolView:
+    """A new virtual pool.
+
+    Raises:
+        ProblemError: no such tenant or pool, guarantees beyond the capacity, or the name is taken.
+    """
+    await tenants.get_tenant(unit, spec.tenant_id)
+    await _check_pool(unit, spec.pool_id, spec.tenant_id, spec.limits, None)
+    created = await virtual_pools.insert_virtual_pool(unit, spec)
+    unit.emit(VirtualPoolChanged(virtual_pool=created))
+    audit(unit, caller, "virtual_pool.create", str(created.virtual_pool_id), after=created)
+    return created
+
+
+async def change_virtual_pool(
+    unit: UnitOfWork, caller: Principal, virtual_pool_id: VirtualPoolId, change: VirtualPoolChange, if_match: str
+) -> VirtualPoolView:
+    """The virtual pool with new limits, policy or labels; lowering a limit stops nothing that runs.
+
+    Raises:
+        ProblemError: 404, 412, or guarantees beyond the capacity.
+    """
+    before = await virtual_pools.get_virtual_pool(unit, virtual_pool_id, lock=True)
+    check_if_match(if_match, before.generation)
+    limits = before.limits if change.limits is None else change.limits
+    await _check_pool(unit, before.pool_id, before.tenant_id, limits, virtual_pool_id)
+    after = await virtual_pools.update_virtual_pool(
+        unit,
+        before,
+        limits,
+        before.policy if change.policy is None else change.policy,
+        before.labels if change.labels is None else change.labels,
+        deleted=False,
+    )
+    unit.emit(VirtualPoolChanged(virtual_pool=after))
+    audit(unit, caller, "virtual_pool.change", str(virtual_pool_id), before=before, after=after)
+    return after
+
+
+async def delete_virtual_pool(
+    unit: UnitOfWork, caller: Principal, virtual_pool_id: VirtualPoolId, if_match: str
+) -> None:
+    """Deletes a virtual pool: nothing new is admitted, what runs ends by itself.
+
+    Raises:
+        ProblemError: 404 or 412.
+    """
+    before = await virtual_pools.get_virtual_pool(unit, virtual_pool_id, lock=True)
+    check_if_match(if_match, before.generation)
+    after = await virtual_pools.update_virtual_pool(
+        unit, before, before.limits, before.policy, before.labels, deleted=True
+    )
+    unit.emit(VirtualPoolChanged(virtual_pool=after))
+    audit(unit, caller, "virtual_pool.delete", str(virtual_pool_id), before=before)
+
+
+async def note_admission(unit: UnitOfWork, event: AdmissionChanged, at: datetime) -> None:
+    """Opens one alert when work begins to wait for a limit, closes it when it no longer does."""
+    if not event.blocked:
+        await alerts.close_alert(unit, event, at)
+        return
+    row = await alerts.open_alert(unit, event, at)
+    if row is not None:
+        unit.emit(LimitExhausted(alert=virtual_pools.limit_alert(row), generation=1))

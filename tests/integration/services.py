@@ -1,0 +1,141 @@
+"""All services in one process for a test: their applications behind one client, their workers, and the first keys."""
+
+import asyncio
+import importlib
+import importlib.util
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import httpx
+
+from millpond_contracts.bodies.tenants import Role
+from millpond_kernel.serve import Joined
+from millpond_kernel.settings import ServiceSettings
+from millpond_kernel.worker import run_worker
+from millpond_quota.bootstrap import bootstrap, make_key
+from tests.integration.databases import MigratedDatabase
+
+ALL = ("registry", "quota", "scheduler", "billing")
+
+
+def existing(services: Sequence[str] = ALL) -> list[str]:
+    """Those of the services whose application exists."""
+    return [name for name in services if importlib.util.find_spec(f"millpond_{name}.app") is not None]
+
+
+@dataclass(slots=True)
+class Services:
+    """Running services. `http` speaks to all of them; `as_key` gives a client with credentials."""
+
+    http: httpx.AsyncClient
+    operator_key: str
+    settings: dict[str, ServiceSettings]
+    transport: httpx.AsyncBaseTransport
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def as_key(self, key: str | None = None) -> "Caller":
+        """A caller with this API key, or the operator."""
+        return Caller(self.http, key or self.operator_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Requests with one set of credentials; every POST gets a fresh Idempotency-Key unless one is given."""
+
+    http: httpx.AsyncClient
+    credentials: str
+
+    async def __call__(
+        self,
+        method: str,
+        path: str,
+        json: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        expect: int | None = None,
+    ) -> httpx.Response:
+        sent = {"Authorization": f"Bearer {self.credentials}"}
+        if method == "POST":
+            sent["Idempotency-Key"] = uuid4().hex
+        sent.update(headers or {})
+        response = await self.http.request(method, path, json=json, headers=sent)
+        if expect is not None:
+            assert response.status_code == expect, f"{method} {path}: {response.status_code} {response.text}"
+        return response
+
+
+@asynccontextmanager
+async def run_services(
+    migrated: MigratedDatabase, names: Sequence[str] = ALL, *, workers: bool = True, **overrides: Any
+) -> AsyncIterator[Services]:
+    """Runs the named services that exist. `overrides` are settings by name, for every service that has the field."""
+    names = existing(names)
+    keys = {name: make_key() for name in names}
+    operator_key = make_key()
+    settings = {name: _settings(migrated, name, keys[name], overrides) for name in names}
+    database = migrated.database("quota", pool_size=2)
+    await database.open()
+    first = [(key, f"service-{name}", Role.SERVICE) for name, key in keys.items()]
+    await bootstrap(database, [(operator_key, "first-operator", Role.OPERATOR), *first])
+    await database.close()
+    joined = Joined({})
+    transport = httpx.ASGITransport(app=joined)
+    joined._apps.update(
+        {
+            name: importlib.import_module(f"millpond_{name}.app").create_app(settings[name], transport=transport)
+            for name in names
+        }
+    )
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(joined.running())
+        http = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://millpond"))
+        services = Services(http, operator_key, settings, transport)
+        tasks = _start_workers(services, names) if workers else []
+        try:
+            yield services
+        finally:
+            services.stop.set()
+            await asyncio.gather(*tasks)
+
+
+def _settings(migrated: MigratedDatabase, name: str, key: str, overrides: Mapping[str, Any]) -> ServiceSettings:
+    cls: type[ServiceSettings] = importlib.import_module(f"millpond_{name}.settings").Settings
+    values: dict[str, Any] = {
+        "database_url": migrated.url(name),
+        "service_key": key,
+        "redis_url": migrated.redis_url,
+        "redis_prefix": migrated.redis_prefix,
+        "database_pool_size": 4,
+        "feed_silence_seconds": 0.5,
+        **{f"{other}_url": "http://millpond" for other in ALL},
+    }
+    values.update({field: value for field, value in overrides.items() if field in cls.model_fields})
+    return cls(**values)
+
+
+def _start_workers(services: Services, names: Sequence[str]) -> list[asyncio.Task[None]]:
+    return [
+        asyncio.create_task(
+            run_worker(
+                importlib.import_module(f"millpond_{name}.worker").create_worker(
+                    services.settings[name], transport=services.transport
+                ),
+                services.stop,
+            )
+        )
+        for name in names
+    ]
+
+
+async def eventually(check: Any, timeout_seconds: float = 10.0) -> Any:
+    """The first truthy result of the coroutine function `check`; fails after the time."""
+    deadline = asyncio.get_running_loop().time() + timeout_seconds
+    while True:
+        result = await check()
+        if result:
+            return result
+        assert asyncio.get_running_loop().time() < deadline, f"{check} did not come true in {timeout_seconds} s"
+        await asyncio.sleep(0.03)
