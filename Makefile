@@ -51,6 +51,9 @@ clean: ## Remove .venv and every cache (never the data of a stack)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find services client tests migrations openapi tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
+.env: | $(STAMP)
+	@$(VENV)/bin/python tools/compose_env.py
+
 $(STAMP): pyproject.toml $(wildcard requirements.lock)
 	@VENV=$(VENV) tools/install
 	@touch $@

@@ -27,6 +27,10 @@ def _present() -> list[str]:
     return [service for service in SERVICES if any(ROOT.glob(f"services/*/millpond_{service}/__init__.py"))]
 
 
+def _service_keys(container: dict[str, Any]) -> set[str]:
+    return {key for key in container.get("environment", {}) if key.endswith("_SERVICE_KEY")}
+
+
 def _proxied_to(path: str) -> str | None:
     """The service to which deploy/proxy.conf passes `path`, by its own regular expressions."""
     locations = re.findall(r"location ~ (\S+) \{\s+set \$upstream (\w+)-http:8000;", PROXY_FILE.read_text("utf-8"))
@@ -69,6 +73,14 @@ def test_compose_when_read_then_each_service_connects_as_its_own_role_and_knows_
                 urls = {key: url for key, url in container["environment"].items() if key.endswith("_DATABASE_URL")}
                 assert list(urls) == [f"MILLPOND_{service.upper()}_DATABASE_URL"], name
                 assert all(url.startswith(f"postgresql://{service_role(service)}:") for url in urls.values()), name
+
+
+def test_compose_when_read_then_each_process_holds_its_own_service_key_and_the_bootstrap_all() -> None:
+    keys = {name: _service_keys(container) for name, container in _containers().items()}
+    for service in _present():
+        own = {f"MILLPOND_{service.upper()}_SERVICE_KEY"}
+        assert all(held == own for name, held in keys.items() if name.startswith(f"{service}-")), service
+    assert keys["bootstrap"] == {f"MILLPOND_{service.upper()}_SERVICE_KEY" for service in _present()}
 
 
 def test_compose_when_read_then_only_the_proxy_and_prometheus_are_published() -> None:
