@@ -13,7 +13,11 @@ T = TypeVar("T")
 
 
 class CallStuckError(Exception):
-    """A call did not return within its time."""
+    """A call did not return within its time; `thread` is where it still hangs."""
+
+    def __init__(self, message: str, thread: threading.Thread) -> None:
+        super().__init__(message)
+        self.thread = thread
 
 
 class _Slot(Generic[T]):
@@ -50,7 +54,7 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise CallStuckError(f"no answer within {seconds:.1f} s")
+        raise CallStuckError(f"no answer within {seconds:.1f} s", thread)
     if slot.error is not None:
         raise slot.error
     return slot.value

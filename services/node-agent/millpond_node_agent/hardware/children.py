@@ -88,15 +88,13 @@ class ProbeChild:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> bool:
-        """Kills the child's group and says whether the child is gone; its pipes are closed then."""
+        """Kills the child's group, closes its pipes and says whether the child is gone."""
         self.kill()
-        if not self.is_gone(_KILL_SECONDS):
-            return False
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
-        return True
+        return self.is_gone(_KILL_SECONDS)
 
     def is_gone(self, seconds: float = 0.0) -> bool:
         """Whether the child has ended, waiting at most `seconds` for it."""
@@ -129,10 +127,13 @@ class ProbeRunner:
             return self._run(seconds)
 
     def stop(self) -> None:
-        """Kills a probe that runs, so that its thread comes back at once."""
+        """Ends what still runs; a probe that is being waited for comes back at once."""
         running = self._running
         if running is not None:
             running.kill()
+        with self._lock:
+            if self._stuck is not None and self._stuck.end():
+                self._stuck = None
 
     def _run(self, seconds: float) -> ProbeReport:
         if self._stuck is not None:
@@ -195,10 +196,7 @@ class SignalReader:
         self._asked_at = None
         if report.outcome is not ProbeOutcome.OK:
             return self._drop(report)
-        if any(ProbeOutcome.STUCK in failure.error for failure in report.failures):
-            self._drop(report)  # the child ends by itself; the devices that answered are told all the same
-        else:
-            self._answered, self._failures = True, 0
+        self._answered, self._failures = True, 0
         return report
 
     def _close(self) -> None:

@@ -111,9 +111,13 @@ class NvmlSampler:
 
     def __init__(self) -> None:
         self._session: NvmlSession | None = None
+        self._stuck: dict[int, CallStuckError] = {}
 
     def sample(self, seconds: float) -> ProbeReport:
-        """One sample, within `seconds`, of every device that answers; a stuck or lost one is among the failures."""
+        """One sample, within `seconds`, of every device that answers; a stuck or lost one is among the failures.
+
+        A device whose last call still hangs is not asked again, so that it costs one thread and holds nobody up.
+        """
         try:
             # The first answer includes the driver's start, seconds where nothing keeps it loaded.
             self._session = self._session or call_within(_START_SECONDS, NvmlSession)
@@ -123,12 +127,23 @@ class NvmlSampler:
         budget = TimeBudget(seconds)
         for index in range(self._session.device_count):
             try:
-                samples.append(_within_share(budget, partial(_sample_device, index)))
+                samples.append(self._sample_one(index, budget))
             except (pynvml.NVMLError, CallStuckError) as error:
                 failures.append(_failure(index, error))
         return ProbeReport(
             vendor=VENDOR, source="nvml", outcome=ProbeOutcome.OK, samples=tuple(samples), failures=tuple(failures)
         )
+
+    def _sample_one(self, index: int, budget: TimeBudget) -> DeviceSample:
+        hanging = self._stuck.get(index)
+        if hanging is not None and hanging.thread.is_alive():
+            raise hanging
+        self._stuck.pop(index, None)
+        try:
+            return _within_share(budget, partial(_sample_device, index))
+        except CallStuckError as error:
+            self._stuck[index] = error
+            raise
 
 
 def read_field(call: Callable[[], float | str | None]) -> Reading:

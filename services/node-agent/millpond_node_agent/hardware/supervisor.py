@@ -87,7 +87,7 @@ class HardwareSupervisor:
     async def close(self) -> None:
         """Ends all children, a probe that hangs included."""
         for probe in self._probes.values():
-            probe.stop()
+            await asyncio.to_thread(probe.stop)
         await self.release_devices()
 
     async def _probe(self, vendor: str, cards: tuple[PciCard, ...], seconds: float) -> ProbeReport:

@@ -1,0 +1,237 @@
+/* A stand-in for libnvidia-ml.so.1: a machine of H100s that behaves, or fails in the way NVML_STUB_MODE names.
+ *
+ * Modes (NVML_STUB_BAD is the index of the device that fails, 1 unless set; NVML_STUB_COUNT the number of devices, 2 unless set):
+ *   ok             all is well
+ *   none           no device
+ *   no_driver      initialisation answers "driver not loaded"
+ *   mismatch       initialisation answers "library and kernel module differ"
+ *   hang_init      initialisation never returns
+ *   freeze         initialisation freezes the process by the control group NVML_STUB_FREEZER, so that SIGKILL does not end it
+ *   slow_init      initialisation takes 1.2 s
+ *   crash          the process dies of SIGSEGV while it reads the bad device
+ *   lost_handle    the bad device cannot be opened: "GPU is lost"
+ *   lost_calls     the bad device can be opened and every call to it answers "GPU is lost"
+ *   hang_handle    opening the bad device never returns
+ *   hang_call      reading the bad device's power never returns
+ *   partial        the bad device: power is forbidden, temperature unknown error, memory all bits set
+ *   unified        memory is "not supported", as on parts that share the processor's memory
+ *   mig            MIG is on: utilisation is "not supported"
+ *   ecc            the bad device counts two uncorrectable errors
+ *   old            a driver without the second form of the memory call
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13,
+       GPU_IS_LOST = 15, MISMATCH = 18, UNKNOWN = 999 };
+
+typedef struct { unsigned index; } device_t;
+typedef struct { unsigned long long total, free, used; } memory_t;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } memory_v2_t;
+typedef struct { unsigned gpu, memory; } utilization_t;
+typedef struct {
+    char legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+} pci_t;
+
+static device_t devices[64];
+
+static int is_mode(const char *name) {
+    const char *mode = getenv("NVML_STUB_MODE");
+    return mode != NULL && strcmp(mode, name) == 0;
+}
+
+static unsigned number_from(const char *name, unsigned otherwise) {
+    const char *text = getenv(name);
+    return text == NULL ? otherwise : (unsigned)atoi(text);
+}
+
+static int is_bad(device_t *device) { return device->index == number_from("NVML_STUB_BAD", 1); }
+
+static void hang(void) {
+    for (;;) pause();
+}
+
+static void write_file(const char *folder, const char *name, const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    if (file == NULL) return;
+    fputs(text, file);
+    fclose(file);
+}
+
+static void freeze(void) {
+    const char *folder = getenv("NVML_STUB_FREEZER");
+    char pid[32];
+    if (folder == NULL) return;
+    snprintf(pid, sizeof pid, "%d", (int)getpid());
+    write_file(folder, "cgroup.procs", pid);
+    write_file(folder, "freezer.state", "FROZEN");
+    hang();
+}
+
+/* Every call to a device begins here. */
+static int begin(device_t *device) { return is_mode("lost_calls") && is_bad(device) ? GPU_IS_LOST : SUCCESS; }
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    for (unsigned i = 0; i < 64; i++) devices[i].index = i;
+    if (is_mode("hang_init")) hang();
+    if (is_mode("freeze")) freeze();
+    if (is_mode("slow_init")) usleep(1200000);
+    if (is_mode("no_driver")) return DRIVER_NOT_LOADED;
+    return is_mode("mismatch") ? MISMATCH : SUCCESS;
+}
+
+const char *nvmlErrorString(int code) {
+    (void)code;
+    return "an error of the stand-in";
+}
+
+int nvmlSystemGetDriverVersion(char *text, unsigned size) {
+    snprintf(text, size, "550.54.15");
+    return SUCCESS;
+}
+
+int nvmlSystemGetNVMLVersion(char *text, unsigned size) {
+    snprintf(text, size, "12.550.54.15");
+    return SUCCESS;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    *version = 12040;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    *count = is_mode("none") ? 0 : number_from("NVML_STUB_COUNT", 2);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **device) {
+    *device = &devices[index];
+    if (!is_bad(*device)) return SUCCESS;
+    if (is_mode("hang_handle")) hang();
+    return is_mode("lost_handle") ? GPU_IS_LOST : SUCCESS;
+}
+
+int nvmlDeviceGetName(device_t *device, char *text, unsigned size) {
+    snprintf(text, size, is_mode("unified") ? "NVIDIA GB10" : "NVIDIA H100 80GB HBM3");
+    return begin(device);
+}
+
+int nvmlDeviceGetUUID(device_t *device, char *text, unsigned size) {
+    snprintf(text, size, "GPU-00000000-0000-4000-8000-%012u", device->index);
+    return begin(device);
+}
+
+int nvmlDeviceGetSerial(device_t *device, char *text, unsigned size) {
+    snprintf(text, size, "165000000000%u", device->index);
+    return begin(device);
+}
+
+int nvmlDeviceGetMinorNumber(device_t *device, unsigned *minor) {
+    *minor = device->index;
+    return begin(device);
+}
+
+int nvmlDeviceGetPciInfo_v3(device_t *device, pci_t *info) {
+    memset(info, 0, sizeof *info);
+    info->bus = 0x18 + device->index;
+    info->device_id = 0x233010DE;
+    snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02X:00.0", info->bus);
+    return begin(device);
+}
+
+int nvmlDeviceGetCudaComputeCapability(device_t *device, int *major, int *minor) {
+    *major = 9;
+    *minor = 0;
+    return begin(device);
+}
+
+static int memory_answer(device_t *device, unsigned long long *total, unsigned long long *used, unsigned long long *free_) {
+    if (is_mode("unified")) return NOT_SUPPORTED;
+    *total = 81559ULL << 20;
+    *used = 1031ULL << 20;
+    *free_ = *total - *used;
+    if (is_mode("partial") && is_bad(device)) *total = ~0ULL;
+    return begin(device);
+}
+
+int nvmlDeviceGetMemoryInfo(device_t *device, memory_t *memory) {
+    return memory_answer(device, &memory->total, &memory->used, &memory->free);
+}
+
+int nvmlDeviceGetMemoryInfo_v2(device_t *device, memory_v2_t *memory) {
+    if (is_mode("old")) return FUNCTION_NOT_FOUND;
+    memory->reserved = 480ULL << 20;
+    return memory_answer(device, &memory->total, &memory->used, &memory->free);
+}
+
+int nvmlDeviceGetUtilizationRates(device_t *device, utilization_t *rates) {
+    if (is_mode("mig")) return NOT_SUPPORTED;
+    rates->gpu = 37;
+    rates->memory = 12;
+    return begin(device);
+}
+
+int nvmlDeviceGetPowerUsage(device_t *device, unsigned *milliwatts) {
+    if (is_bad(device)) {
+        if (is_mode("hang_call")) hang();
+        if (is_mode("crash")) raise(SIGSEGV);
+        if (is_mode("partial")) return NO_PERMISSION;
+    }
+    *milliwatts = 112500;
+    return begin(device);
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(device_t *device, unsigned *milliwatts) {
+    *milliwatts = 700000;
+    return begin(device);
+}
+
+int nvmlDeviceGetTemperature(device_t *device, unsigned sensor, unsigned *celsius) {
+    (void)sensor;
+    if (is_mode("partial") && is_bad(device)) return UNKNOWN;
+    *celsius = 41;
+    return begin(device);
+}
+
+int nvmlDeviceGetEccMode(device_t *device, unsigned *current, unsigned *pending) {
+    *current = *pending = 1;
+    return begin(device);
+}
+
+int nvmlDeviceGetTotalEccErrors(device_t *device, unsigned kind, unsigned counter, unsigned long long *count) {
+    (void)kind;
+    (void)counter;
+    *count = is_mode("ecc") && is_bad(device) ? 2 : 0;
+    return begin(device);
+}
+
+int nvmlDeviceGetMigMode(device_t *device, unsigned *current, unsigned *pending) {
+    *current = *pending = is_mode("mig") ? 1 : 0;
+    return begin(device);
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(device_t *device, unsigned *count) {
+    *count = 7;
+    return begin(device);
+}
+
+int nvmlDeviceGetNvLinkState(device_t *device, unsigned link, unsigned *active) {
+    if (link >= 4) return INVALID_ARGUMENT;
+    *active = link == 3 ? 0 : 1;
+    return begin(device);
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(device_t *device, unsigned link, pci_t *info) {
+    memset(info, 0, sizeof *info);
+    snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02X:00.0", 0xC0 + link);
+    return begin(device);
+}
