@@ -153,6 +153,9 @@ def _readings(gpu: ElementTree.Element) -> dict[str, Reading]:
 
 def _text(parent: ElementTree.Element, path: str) -> Reading:
     element = parent.find(path)
+    above, slash, _ = path.rpartition("/")
+    if element is None and slash and _text(parent, above).state is not FieldState.OK:
+        return _text(parent, above)  # one word in place of a whole group: <remapped_rows>N/A</remapped_rows>
     if element is None:
         return absent(FieldState.UNREADABLE, f"no element {path} in the tool's answer")
     content = " ".join((element.text or "").split())

@@ -95,7 +95,7 @@ class HardwareSupervisor:
         if vendor in self._absent and not is_present(self._root, vendor, cards):
             return ProbeReport(vendor=vendor, source="none", outcome=ProbeOutcome.NO_LIBRARY)
         report = await asyncio.to_thread(self._probes[vendor].run, seconds)
-        if report.outcome is ProbeOutcome.NO_LIBRARY:
+        if report.outcome in (ProbeOutcome.NO_LIBRARY, ProbeOutcome.NO_DRIVER):
             self._absent.add(vendor)
         return report
 
