@@ -78,8 +78,7 @@ def has_unneeded_devices(view: RowView) -> IntArray | None:
     """1 where the task would sit beside devices that it does not use."""
     if view.demand is not None:
         return None
-    beside: IntArray = view.usable.any(axis=1).astype(np.int64)
-    return beside
+    return np.asarray(view.usable.any(axis=1), dtype=np.int64)
 
 
 def room_on_device(view: RowView) -> IntArray | None:

@@ -75,6 +75,8 @@ def plan_batch(
     for task in order_queue(queue, virtual_pools):
         if len(batch.placements) == max_tasks:
             break
+        if snapshot.find_holding(task.id) is not None:
+            continue  # read from the queue before its placement was committed: never twice at a time
         examined += 1
         # A batch only takes: what was blocked once stays blocked for every equal task behind it.
         known = batch.blocked.get((task.virtual_pool, task.request))

@@ -18,7 +18,10 @@ class DevicePick:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one attempt holds on one node, from its plan on until its release."""
+    """What a task's attempt holds on one node, from its plan on until its release.
+
+    A task holds one thing at a time: a retry is queued when the earlier attempt's allocation is released.
+    """
 
     task: TaskId
     node: NodeId

@@ -1,0 +1,230 @@
+"""A small pool to schedule on: builders with short defaults, and a check of the invariants that uses no NumPy."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from dataclasses import replace as replaced
+
+from millpond_contracts.bodies.nodes import CordonReason, NodeState
+from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy
+from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement
+from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, TaskId, TenantId, VirtualPoolId
+from millpond_contracts.resources import DeviceKind, Isolation, Taint
+from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, VirtualPoolState, device
+from millpond_scheduler.domain.cycle import plan_batch
+from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
+from millpond_scheduler.domain.plans import Plan
+from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
+from millpond_scheduler.domain.snapshot import Snapshot
+
+PLENTY = Limit(guaranteed=0, hard=1_000_000_000)
+CUDA = Ecosystem(runtime="cuda", runtime_version="12.4", frameworks={"pytorch": "2.3.0"})
+POOL, OTHER_POOL = PoolId(int=1), PoolId(int=2)
+TENANT, RIVAL = TenantId(int=1), TenantId(int=2)
+SECOND_US = 1_000_000
+
+
+def node(
+    number: int,
+    gpus: int = 0,
+    *,
+    cpu: int = 64_000,
+    memory: int = 262_144,
+    flavor: str = "a100",
+    device_memory: int | None = 81_920,
+    attributes: tuple[tuple[str, float], ...] = (("bf16_tflops", 312.0),),
+    ecosystem: Ecosystem = CUDA,
+    pool: PoolId = POOL,
+    taints: tuple[Taint, ...] = (),
+    runtimes: frozenset[str] = frozenset({"process"}),
+    architecture: str = "x86_64",
+    labels: dict[str, str] | None = None,
+    state: NodeState = NodeState.READY,
+    cordons: frozenset[CordonReason] = frozenset(),
+    isolation: Isolation = Isolation.USER,
+    incarnation: int = 1,
+    version: int = 1,
+) -> NodeRecord:
+    """Node `number` with so many devices; device ids follow from the node's number and the slot."""
+    profile = DeviceProfile(DeviceKind.GPU, flavor, device_memory, attributes)
+    return NodeRecord(
+        id=NodeId(int=number << 65),
+        pool=pool,
+        cpu_milli=cpu,
+        memory_mib=memory,
+        devices=tuple(DeviceRecord(DeviceId(int=number * 1000 + slot), profile) for slot in range(gpus)),
+        profile=NodeProfile(architecture, taints, runtimes, ecosystem),
+        labels=labels or {},
+        name=f"n{number}",
+        state=state,
+        cordons=cordons,
+        isolation=isolation,
+        incarnation=incarnation,
+        version=version,
+    )
+
+
+def request(
+    cpu: int = 1_000,
+    memory: int = 1_024,
+    *,
+    count: int = 0,
+    milli: int | None = 1000,
+    slice_memory: int | None = None,
+    flavors: Iterable[str] = (),
+    minima: tuple[tuple[str, float], ...] = (),
+    tenant: TenantId = TENANT,
+    pool: PoolId = POOL,
+    ecosystem: EcosystemRequirement | None = None,
+    needs_image: bool = False,
+    architectures: frozenset[str] = frozenset(),
+    tolerations: frozenset[str] = frozenset(),
+    labels: tuple[tuple[str, str], ...] = (),
+    allow_unknown: bool = False,
+) -> RequestClass:
+    """A request; `count` 0 = no device."""
+    demand = DeviceDemand(count, milli, slice_memory, DeviceKind.GPU, frozenset(flavors), minima) if count else None
+    return RequestClass(
+        tenant=tenant,
+        pool=pool,
+        cpu_milli=cpu,
+        memory_mib=memory,
+        devices=demand,
+        needs_image=needs_image,
+        architectures=architectures,
+        ecosystem=ecosystem or EcosystemRequirement(),
+        tolerations=tolerations,
+        labels=labels,
+        allow_unknown=allow_unknown,
+    )
+
+
+def virtual_pool(
+    number: int = 1,
+    tenant: TenantId = TENANT,
+    *,
+    pool: PoolId = POOL,
+    cpu: Limit = PLENTY,
+    memory: Limit = PLENTY,
+    devices: dict[str, Limit] | None = None,
+    policy: QueuePolicy = QueuePolicy.PRIORITY,
+) -> VirtualPoolState:
+    """A virtual pool with plenty of everything that is not said."""
+    flavors = {"a100": PLENTY, "t4": PLENTY} if devices is None else devices
+    limits = Limits(cpu=cpu, memory=memory, devices=flavors)
+    return VirtualPoolState(VirtualPoolId(int=number), tenant, pool, limits, policy=policy)
+
+
+@dataclass
+class World:
+    """A snapshot, its virtual pools, and a queue that cycles take from."""
+
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    pools: dict[VirtualPoolId, VirtualPoolState] = field(default_factory=dict)
+    queue: list[QueuedTask] = field(default_factory=list)
+    owner: dict[TaskId, VirtualPoolId] = field(default_factory=dict)
+    now_us: int = 0
+    policy: Policy = field(default_factory=Policy)
+    next_task: int = 1
+
+    @classmethod
+    def of(cls, *nodes: NodeRecord, pools: Iterable[VirtualPoolState] = (), rules: PoolRules | None = None) -> "World":
+        """A world with these nodes and virtual pools (by default one for each of two tenants)."""
+        world = cls(Snapshot({POOL: rules} if rules else {}))
+        for record in nodes:
+            world.snapshot.upsert_node(record)
+        chosen = list(pools) or [virtual_pool(1, TENANT), virtual_pool(2, RIVAL)]
+        world.pools = {state.id: state for state in chosen}
+        return world
+
+    def submit(
+        self, wanted: RequestClass, times: int = 1, *, priority: int = 50, pool: int | None = None
+    ) -> list[TaskId]:
+        """Queue equal tasks in the virtual pool of the request's tenant, or in the numbered one."""
+        tenants = {state.tenant: state.id for state in self.pools.values()}
+        chosen = VirtualPoolId(int=pool) if pool is not None else tenants[wanted.tenant]
+        made = []
+        for _ in range(times):
+            task = QueuedTask(
+                TaskId(int=self.next_task), JobId(int=self.next_task), chosen, wanted, priority, self.now_us
+            )
+            self.next_task += 1
+            self.queue.append(task)
+            self.owner[task.id] = chosen
+            made.append(task.id)
+        return made
+
+    def usage(self) -> dict[VirtualPoolId, dict[Resource, int]]:
+        """What each virtual pool holds, summed from the holdings."""
+        used: dict[VirtualPoolId, dict[Resource, int]] = defaultdict(lambda: defaultdict(int))
+        for holding in self.snapshot.list_holdings():
+            mine = used[self.owner[holding.task]]
+            mine[CPU] += holding.cpu_milli
+            mine[MEMORY] += holding.memory_mib
+            for pick in holding.devices:
+                flavor = self.snapshot.find_flavor(pick.device)
+                if flavor is not None:
+                    mine[device(flavor)] += pick.milli
+        return used
+
+    def states(self) -> dict[VirtualPoolId, VirtualPoolState]:
+        """The virtual pools with what they hold now."""
+        used = self.usage()
+        return {key: replaced(state, used=dict(used.get(key, {}))) for key, state in self.pools.items()}
+
+    def plan(self, max_tasks: int = 500) -> Plan:
+        """Plan one batch and leave it on the snapshot, undoable."""
+        return plan_batch(self.snapshot, self.queue, self.states(), self.now_us, self.policy, max_tasks)
+
+    def run(self, max_tasks: int = 500) -> Plan:
+        """Plan one batch and commit it."""
+        plan = self.plan(max_tasks)
+        self.snapshot.keep()
+        placed = {placement.holding.task for placement in plan.placements}
+        self.queue = [task for task in self.queue if task.id not in placed]
+        return plan
+
+
+def placed_tasks(plan: Plan) -> list[TaskId]:
+    """The placed tasks in the order of decision."""
+    return [placement.holding.task for placement in plan.placements]
+
+
+def contents(snapshot: Snapshot) -> dict[NodeId, tuple[object, ...]]:
+    """Everything that the columns say of each node, by id: what undo must restore."""
+    columns = snapshot.columns
+    return {
+        record.id: (
+            record,
+            int(columns.cpu_free[row]),
+            int(columns.memory_free[row]),
+            int(columns.usable_milli_free[row]),
+            int(columns.holder[row]),
+            columns.device_milli_free[row].tolist(),
+            columns.device_memory_free[row].tolist(),
+            columns.device_holder[row].tolist(),
+            sorted(holding.task for holding in snapshot.list_holdings(record.id)),
+        )
+        for row, record in snapshot.list_nodes()
+    }
+
+
+def check_invariants(world: World) -> None:
+    """No node, device or limit is exceeded, and the columns agree with a recount of the holdings."""
+    columns = world.snapshot.columns
+    for row, record in world.snapshot.list_nodes():
+        held = world.snapshot.list_holdings(record.id)
+        assert record.cpu_milli - sum(one.cpu_milli for one in held) == columns.cpu_free[row] >= 0
+        assert record.memory_mib - sum(one.memory_mib for one in held) == columns.memory_free[row] >= 0
+        for slot, this in enumerate(record.devices):
+            picks = [pick for one in held for pick in one.devices if pick.device == this.id]
+            milli = sum(pick.milli for pick in picks)
+            memory = sum(pick.memory_mib for pick in picks)
+            assert 1000 - milli == columns.device_milli_free[row, slot] >= 0
+            assert (this.profile.memory_mib or 0) - memory == columns.device_memory_free[row, slot] >= 0
+            if any(pick.milli == 1000 for pick in picks):
+                assert len(picks) == 1, "a device lent whole is lent to nobody else"
+    for key, used in world.usage().items():
+        for resource, amount in used.items():
+            assert amount <= world.pools[key].limit_of(resource).cap
