@@ -1,6 +1,7 @@
 """What a supervised process is: its specification, its states and how it proves that it is ready."""
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -169,3 +170,5 @@ async def _answers_well(host: str, port: int, request: bytes) -> bool:
         return len(parts := status_line.split()) >= 2 and parts[1].startswith(b"2")
     finally:
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()

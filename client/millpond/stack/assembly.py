@@ -1,0 +1,233 @@
+"""Which processes make a Millpond stack, in what environment, and what needs what.
+
+Compact: one HTTP process for all services, one worker process for registry, quota and billing, the scheduler's
+worker, Celery, the agent. Split: every service's HTTP and worker process on its own behind a gateway, as in containers.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from millpond.stack.engines import Engine
+from millpond.stack.keys import SERVICES, StackKeys
+from millpond.stack.options import StackOptions
+from millpond.stack.paths import StackPaths
+from millpond.stack.ports import LOOPBACK, find_free_port
+from millpond.stack.processes import ProcessSpec, RestartPolicy, engine_process, http_ready, python_command
+from millpond.stack.users import SystemUser, find_closed_python_folder, make_open_folder
+
+# Imported once by the fork server and shared by every process that is forked from it.
+PRELOADED = (
+    "fastapi",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "asyncpg",
+    "redis.asyncio",
+    "sqlalchemy",
+    "sqlalchemy.dialects.postgresql.asyncpg",
+    "pydantic_settings",
+    "httpx",
+    "joserfc.jwt",
+    "prometheus_client",
+    "structlog",
+    "millpond_contracts.events",
+    "millpond_kernel.serve",
+)
+# Workers that share one process in a compact stack; the scheduler's stands alone, since it plans.
+_SHARED_WORKERS = ("registry", "quota", "billing")
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Everything the specifications are made from.
+
+    Attributes:
+        database_url: The owner's URL.
+        redis_url: The URL of Redis.
+        user: As whom the services run; None = as this process.
+        internal_ports: Service -> loopback port where other services reach it.
+    """
+
+    options: StackOptions
+    paths: StackPaths
+    keys: StackKeys
+    database_url: str
+    redis_url: str
+    user: SystemUser | None
+    internal_ports: Mapping[str, int]
+
+    def environment(self, *services: str) -> dict[str, str]:
+        """The environment of a process that hosts these services: their own secrets and nobody else's."""
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "HOME": str(self.paths.work),
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "PYTHONUNBUFFERED": "1",
+            "MILLPOND_REDIS_URL": self.redis_url,
+            "MILLPOND_SCHEDULER_LOG_FOLDER": str(self.paths.work / "task-logs"),
+            "MILLPOND_BILLING_EXPORT_FOLDER": str(self.paths.work / "exports"),
+        }
+        environment |= {
+            f"MILLPOND_{name.upper()}_URL": f"http://{LOOPBACK}:{port}" for name, port in self.internal_ports.items()
+        }
+        for service in services:
+            environment[f"MILLPOND_{service.upper()}_DATABASE_URL"] = self.service_database_url(service)
+            environment[f"MILLPOND_{service.upper()}_SERVICE_KEY"] = self.keys.service_keys[service]
+        return environment | self.options.settings
+
+    def service_database_url(self, service: str) -> str:
+        """The database URL of a service's own login role."""
+        parts = urlsplit(self.database_url)
+        host = parts.netloc.rpartition("@")[2]
+        credentials = f"millpond_{service}:{quote(self.keys.passwords[service])}"
+        return urlunsplit(parts._replace(netloc=f"{credentials}@{host}"))
+
+    def service(self, name: str, *argv: str, services: tuple[str, ...], **changes: object) -> ProcessSpec:
+        """The specification of a process that hosts services."""
+        spec = ProcessSpec(
+            name=name,
+            argv=argv,
+            environment=self.environment(*services),
+            folder=self.paths.work,
+            log_file=self.paths.logs / f"{name}.log",
+            user=self.user,
+            needs=("bootstrap",),
+            preloaded=True,
+            stop_timeout_seconds=15.0,
+        )
+        return replace(spec, **changes)  # type: ignore[arg-type]
+
+
+def choose_service_user(user: SystemUser | None) -> SystemUser | None:
+    """As whom Python processes run: like the engines, unless Python itself lies where that user may not go."""
+    return None if find_closed_python_folder(user) is not None else user
+
+
+def choose_internal_ports(split: bool) -> dict[str, int]:
+    """Service -> loopback port: one for all in a compact stack, one each in a split one."""
+    if not split:
+        return dict.fromkeys(SERVICES, find_free_port())
+    ports: dict[str, int] = {}
+    for service in SERVICES:
+        port = find_free_port()
+        while port in ports.values():
+            port = find_free_port()
+        ports[service] = port
+    return ports
+
+
+def stack_processes(assembly: Assembly, engines: tuple[Engine, ...]) -> list[ProcessSpec]:
+    """All processes but the node agent, which needs a running registry to join."""
+    paths = assembly.paths
+    specs = [engine_process(engine, paths.logs / f"{engine.name}.log") for engine in engines]
+    specs += _first_steps(assembly, tuple(engine.name for engine in engines))
+    specs += _split(assembly) if assembly.options.split else _compact(assembly)
+    specs.append(
+        assembly.service(
+            "celery",
+            *python_command("celery", "-A", "millpond_billing.celery_app", "worker"),
+            *("--pool", "solo", "--loglevel", "warning", "--without-gossip", "--without-mingle", "--without-heartbeat"),
+            services=("billing",),
+        )
+    )
+    return specs
+
+
+def _first_steps(assembly: Assembly, engines: tuple[str, ...]) -> list[ProcessSpec]:
+    migrate = assembly.service(
+        "migrate",
+        *python_command("millpond_kernel.migrate"),
+        services=SERVICES,
+        needs=engines,
+        restart=RestartPolicy.ONCE,
+    )
+    environment = {**migrate.environment, "MILLPOND_OWNER_DATABASE_URL": assembly.database_url}
+    keys = {"MILLPOND_OPERATOR_KEY": assembly.keys.operator_key}
+    bootstrap = assembly.service(
+        "bootstrap",
+        *python_command("millpond_quota.bootstrap"),
+        services=SERVICES,
+        needs=("migrate",),
+        restart=RestartPolicy.ONCE,
+    )
+    return [
+        replace(migrate, environment=environment),
+        replace(bootstrap, environment={**bootstrap.environment, **keys}),
+    ]
+
+
+def _compact(assembly: Assembly) -> list[ProcessSpec]:
+    options, internal = assembly.options, next(iter(assembly.internal_ports.values()))
+    where = ("--host", options.listen, "--port", str(options.port), "--internal-port", str(internal))
+    http = python_command("millpond_kernel.serve", "http", "--services", ",".join(SERVICES), *where)
+    shared = python_command("millpond_kernel.serve", "worker", "--services", ",".join(_SHARED_WORKERS))
+    scheduler = python_command("millpond_kernel.serve", "worker", "--services", "scheduler")
+    ready = http_ready(f"{options.url}/readyz/quota")
+    return [
+        assembly.service("http", *http, services=SERVICES, ready=ready),
+        assembly.service("worker", *shared, services=_SHARED_WORKERS),
+        assembly.service("worker-scheduler", *scheduler, services=("scheduler",)),
+    ]
+
+
+def _split(assembly: Assembly) -> list[ProcessSpec]:
+    options, specs = assembly.options, []
+    for service, port in assembly.internal_ports.items():
+        http = python_command("millpond_kernel.serve", "http", "--services", service, "--port", str(port))
+        worker = python_command("millpond_kernel.serve", "worker", "--services", service)
+        ready = http_ready(f"http://{LOOPBACK}:{port}/readyz/{service}")
+        specs.append(assembly.service(f"http-{service}", *http, services=(service,), ready=ready))
+        specs.append(assembly.service(f"worker-{service}", *worker, services=(service,)))
+    upstreams = [f"{service}=http://{LOOPBACK}:{port}" for service, port in assembly.internal_ports.items()]
+    gateway = python_command(
+        "millpond_kernel.gateway", "--host", options.listen, "--port", str(options.port), *upstreams
+    )
+    ready = http_ready(f"{options.url}/readyz/quota")
+    specs.append(assembly.service("gateway", *gateway, services=(), ready=ready))
+    return specs
+
+
+def agent_process(assembly: Assembly, join_token: str | None) -> ProcessSpec:
+    """The node agent of this machine. As root it stays root, to give each task a user of its own."""
+    state, work = agent_folders(assembly.paths, assembly.user)
+    environment = {
+        key: value
+        for key, value in assembly.environment().items()
+        if not key.endswith(("_URL", "_FOLDER"))  # an agent knows the base URL and its own folders only
+    }
+    if join_token is not None:
+        environment["MILLPOND_JOIN_TOKEN"] = join_token
+    argv = python_command(
+        "millpond_node_agent.main",
+        *("run", "--url", assembly.options.url, "--state-dir", str(state), "--work-dir", str(work)),
+        *(("--stop-tasks",) if assembly.options.stop_tasks else ()),
+    )
+    return ProcessSpec(
+        name="agent",
+        argv=argv,
+        environment=environment,
+        folder=state,
+        log_file=assembly.paths.logs / "agent.log",
+        stop_timeout_seconds=40.0,
+    )
+
+
+def agent_folders(paths: StackPaths, user: SystemUser | None) -> tuple[Path, Path]:
+    """Where this machine's agent keeps its state (0700) and where tasks have their work folders.
+
+    Tasks run as users of their own, so the work folders of a root stack lie beside its private folder, not inside it.
+    """
+    state = paths.folder / "agent"
+    state.mkdir(mode=0o700, exist_ok=True)
+    if os.geteuid() != 0:
+        work = paths.work / "tasks"
+        work.mkdir(mode=0o700, exist_ok=True)
+        return state, work
+    work = paths.folder.with_name(f"{paths.folder.name}-tasks")
+    make_open_folder(work)
+    work.chmod(0o711)
+    return state, work

@@ -1,0 +1,159 @@
+"""The commands about the stack of this machine: `up`, `down`, `migrate`, `rebuild`, `dead-letters`."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from millpond.profiles import Profile, save_profile
+from millpond.stack.engines import is_running
+from millpond.stack.errors import StackAlreadyRunning, StackError
+from millpond.stack.keys import operator_key_file, read_environment
+from millpond.stack.lock import find_supervisor, stop_supervisor
+from millpond.stack.options import DEFAULT_PORT, StackOptions
+from millpond.stack.paths import StackPaths, locate_stack
+from millpond.stack.processes import ProcessState
+from millpond.stack.running import RunningStack, run_stack
+from millpond.stack.status import read_status
+from millpond.stack.users import find_stack_user
+
+PANEL = "This stack"
+
+Name = Annotated[str, typer.Option(help="Tells several stacks of one user apart.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder that holds everything the stack keeps.")]
+
+_errors = Console(stderr=True)
+
+
+def locate(name: str, data_dir: Path | None) -> StackPaths:
+    """Where the stack of these options lies."""
+    return locate_stack(name=name, data_folder=data_dir, user=find_stack_user())
+
+
+def up(
+    split: Annotated[bool, typer.Option("--split", help="Every service's processes on their own.")] = False,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the one base URL.")] = DEFAULT_PORT,
+    listen: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines join.")] = "127.0.0.1",
+    data_dir: DataDir = None,
+    name: Name = "default",
+    database_url: Annotated[
+        str | None, typer.Option(envvar="MILLPOND_OWNER_DATABASE_URL", help="Owner's URL of a PostgreSQL to use.")
+    ] = None,
+    redis_url: Annotated[
+        str | None, typer.Option(envvar="MILLPOND_REDIS_URL", help="URL of a Redis or Valkey to use.")
+    ] = None,
+    node: Annotated[bool, typer.Option("--node/--no-node", help="Whether this machine joins as a node.")] = True,
+    stop_tasks: Annotated[
+        bool, typer.Option("--stop-tasks", help="Stop running tasks with the stack; else they run on.")
+    ] = False,
+) -> None:
+    """Start the whole stack on this machine and keep it running until Ctrl-C or `millpond down`."""
+    options = StackOptions(
+        name=name,
+        data_folder=data_dir,
+        port=port,
+        listen=listen,
+        split=split,
+        database_url=database_url,
+        redis_url=redis_url,
+        join_node=node,
+        stop_tasks=stop_tasks,
+    )
+    console = Console()
+
+    def tell(line: str) -> None:
+        console.print(f"[dim]· {line}[/dim]", highlight=False)
+
+    async def on_ready(stack: RunningStack) -> None:
+        profile = save_profile(name, Profile(url=options.url, api_key=stack.operator_key))
+        console.print(
+            f"\n[bold green]Millpond is ready[/bold green] after {stack.seconds_to_ready:.1f} s", highlight=False
+        )
+        console.print(f"  address       {options.url}   (API docs: {options.url}/docs/scheduler)", highlight=False)
+        console.print(f"  operator key  {stack.operator_key_file}  (0600)", highlight=False)
+        console.print(f"  profile       {name} in {profile}", highlight=False)
+        console.print(f"  data          {stack.paths.folder}", highlight=False)
+        console.print("  stop          Ctrl-C, or `millpond down`; starting again loses nothing\n", highlight=False)
+
+    try:
+        asyncio.run(run_stack(options, on_ready, tell))
+    except StackAlreadyRunning as error:
+        _explain_running(locate(name, data_dir), error)
+        raise typer.Exit(1) from error
+    except StackError as error:
+        _errors.print(f"[bold red]millpond up:[/bold red] {error}", highlight=False)
+        raise typer.Exit(1) from error
+    console.print("stopped; nothing is left running", highlight=False)
+
+
+def down(data_dir: DataDir = None, name: Name = "default") -> None:
+    """Stop the stack that runs on this machine."""
+    paths = locate(name, data_dir)
+    try:
+        stopped = stop_supervisor(paths.lock_file)
+    except StackError as error:
+        _errors.print(f"[bold red]millpond down:[/bold red] {error}", highlight=False)
+        raise typer.Exit(1) from error
+    Console().print(f"stopped the stack in {paths.folder}" if stopped else f"no stack runs in {paths.folder}")
+
+
+def _explain_running(paths: StackPaths, error: StackAlreadyRunning) -> None:
+    _errors.print(f"[bold]{error}[/bold]", highlight=False)
+    status = read_status(paths.status_file)
+    for process in status.processes if status else ():
+        if process.pid is not None and is_running(process.pid):
+            _errors.print(f"  {process.name:<18} {process.state.value:<10} pid {process.pid}", highlight=False)
+    failing = [p.name for p in status.processes if p.state is ProcessState.BACKING_OFF] if status else []
+    if failing:
+        _errors.print(f"  restarting again and again: {', '.join(failing)}; see {paths.logs}", highlight=False)
+    _errors.print(
+        f"Use it (operator key: {operator_key_file(paths)}), or stop it with `millpond down`.", highlight=False
+    )
+
+
+def migrate() -> None:
+    """Bring a database to this version (MILLPOND_OWNER_DATABASE_URL names it); services never do it themselves."""
+    _run_module("millpond_kernel.migrate")
+
+
+def rebuild(
+    service: Annotated[str, typer.Argument(help="The service that keeps the view.")],
+    consumer: Annotated[str, typer.Argument(help="The consumer whose view is loaded anew.")],
+    data_dir: DataDir = None,
+    name: Name = "default",
+) -> None:
+    """Load a service's copy of another service's data anew."""
+    _run_module("millpond_kernel.rebuild", service, consumer, paths=locate(name, data_dir))
+
+
+def dead_letters(
+    service: Annotated[str, typer.Argument(help="The service whose consumers parked events.")],
+    replay: Annotated[int | None, typer.Option(help="Apply this parked event once more.")] = None,
+    data_dir: DataDir = None,
+    name: Name = "default",
+) -> None:
+    """List events that were parked because they kept failing, and replay them."""
+    arguments = [] if replay is None else ["--replay", str(replay)]
+    _run_module("millpond_kernel.dead_letters", service, *arguments, paths=locate(name, data_dir))
+
+
+def _run_module(module: str, *arguments: str, paths: StackPaths | None = None) -> None:
+    """Runs a server module in the environment of the running stack, or in this one when the services' URLs are set."""
+    environment = dict(os.environ)
+    if paths is not None and find_supervisor(paths.lock_file) is not None:
+        environment |= read_environment(paths)
+    done = subprocess.run([sys.executable, "-P", "-m", module, *arguments], env=environment, check=False)
+    if done.returncode != 0:
+        raise typer.Exit(done.returncode)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    for command in (up, down, migrate, rebuild):
+        app.command(rich_help_panel=PANEL)(command)
+    app.command("dead-letters", rich_help_panel=PANEL)(dead_letters)
