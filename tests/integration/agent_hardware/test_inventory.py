@@ -18,6 +18,7 @@ from tests.integration.agent_hardware.conftest import StubEnvironment, Supervise
 
 pytestmark = pytest.mark.integration
 
+AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 UUIDS = [f"GPU-00000000-0000-4000-8000-{index:012}" for index in range(8)]
 
 
@@ -293,6 +294,25 @@ async def test_take_inventory_on_this_machine_gives_a_complete_document() -> Non
     assert inventory.storage[0].free_gib is not None
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="an ordinary user already runs all of these tests")
+def test_take_inventory_as_an_ordinary_user_on_this_machine_is_complete() -> None:
+    code = (
+        "import asyncio; from millpond_node_agent.hardware.supervisor import HardwareSupervisor; "
+        "print(asyncio.run(HardwareSupervisor().take_inventory(60)).model_dump_json())"
+    )
+
+    python = _python_for_everybody()
+    folders = os.pathsep.join(path for path in sys.path if path)
+
+    run = subprocess.run(
+        [*AS_NOBODY, python, "-c", code], env={"PYTHONPATH": folders}, capture_output=True, text=True, check=True
+    )
+
+    inventory = NodeInventory.model_validate_json(run.stdout)
+    assert inventory.allocatable_cpu_milli > 0
+    assert not any("probe_failed" in error or "probe_stuck" in error for error in inventory.probe_errors)
+
+
 async def test_case4_take_inventory_when_a_child_survives_its_kill_then_no_second_one_is_started(
     machine: MachineTree, stub_environment: StubEnvironment, freezer: Path
 ) -> None:
@@ -335,6 +355,17 @@ def test_supervisor_when_imported_then_no_vendor_library_or_binding_is_loaded() 
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert run.stdout.strip() == "False"
+
+
+def _python_for_everybody() -> str:
+    """An interpreter that an ordinary user can start and that finds the code, the children's start included."""
+    start_two = "import subprocess, sys, pydantic, pynvml; subprocess.run([sys.executable, '-c', ''], check=True)"
+    environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    for python in (sys.executable, "/usr/bin/python3"):
+        run = subprocess.run([*AS_NOBODY, python, "-c", start_two], env=environment, capture_output=True)
+        if run.returncode == 0:
+            return python
+    pytest.skip("no interpreter with the dependencies that an ordinary user can run here")
 
 
 def _children_named(part: str) -> list[int]:

@@ -4,7 +4,7 @@ Both hierarchies are read. A limit may stand at any ancestor, so the whole path 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from millpond_node_agent.hardware.sysfiles import count_in_list, list_folder, read_int, read_text
@@ -14,25 +14,53 @@ _MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The limits in force; None = not limited. `cpus` counts the processors that this process may run on."""
+    """The limits in force; None = not limited. `cpus` counts the processors that this process may run on.
+
+    The folders are those of the groups that set the limits; their counters cover all that shares a limit.
+    """
 
     cpu_milli: int | None = None
     cpus: int | None = None
     memory_mib: int | None = None
+    cpu_folder: Path | None = field(default=None, compare=False)
+    memory_folder: Path | None = field(default=None, compare=False)
 
 
 def read_limits(root: Path) -> GroupLimits:
     """The processor quota, processor set and memory limit around this process."""
     paths = _group_paths(root)
     unified = list(_folders(root, paths, ""))
-    quotas = [*map(_quota_v1, _folders(root, paths, "cpu")), *map(_quota_v2, unified)]
-    memory = [folder / "memory.limit_in_bytes" for folder in _folders(root, paths, "memory")]
-    memory += [folder / "memory.max" for folder in unified]
-    return GroupLimits(
-        cpu_milli=_smallest(quotas),
-        cpus=_allowed_cpus(root, paths),
-        memory_mib=_smallest([_memory_mib(file) for file in memory]),
-    )
+    quotas = [(_quota_v1(folder), folder) for folder in _folders(root, paths, "cpu")]
+    quotas += [(_quota_v2(folder), folder) for folder in unified]
+    sizes = [(_memory_mib(folder / "memory.limit_in_bytes"), folder) for folder in _folders(root, paths, "memory")]
+    sizes += [(_memory_mib(folder / "memory.max"), folder) for folder in unified]
+    cpu_milli, cpu_folder = _tightest(quotas)
+    memory_mib, memory_folder = _tightest(sizes)
+    return GroupLimits(cpu_milli, _allowed_cpus(root, paths), memory_mib, cpu_folder, memory_folder)
+
+
+def read_group_cpu_seconds(folder: Path) -> float | None:
+    """The processor time that a group and its children have used."""
+    for line in (read_text(folder / "cpu.stat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "usage_usec" and value.isdigit():
+            return int(value) / 1e6
+    nanoseconds = read_int(folder / "cpuacct.usage")
+    return None if nanoseconds is None else nanoseconds / 1e9
+
+
+def read_group_memory_mib(folder: Path) -> float | None:
+    """The memory that a group and its children hold, without file pages that the kernel would give up."""
+    used = read_int(folder / "memory.current")
+    stale = "inactive_file "
+    if used is None:
+        used, stale = read_int(folder / "memory.usage_in_bytes"), "total_inactive_file "
+    if used is None:
+        return None
+    for line in (read_text(folder / "memory.stat") or "").splitlines():
+        if line.startswith(stale) and line[len(stale) :].isdigit():
+            used -= int(line[len(stale) :])
+    return max(used, 0) / _MIB
 
 
 def _group_paths(root: Path) -> dict[str, str]:
@@ -94,6 +122,11 @@ def _memory_mib(file: Path) -> int | None:
     # "max" of version 2 is not a number; version 1 writes a number near 2^63, which the machine's size cuts off later.
     limit = read_int(file)
     return limit // _MIB if limit is not None and limit >= 0 else None
+
+
+def _tightest(limits: list[tuple[int | None, Path]]) -> tuple[int | None, Path | None]:
+    known = [(limit, folder) for limit, folder in limits if limit is not None]
+    return min(known, key=lambda pair: pair[0], default=(None, None))
 
 
 def _smallest(values: list[int | None]) -> int | None:

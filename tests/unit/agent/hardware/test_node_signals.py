@@ -53,6 +53,56 @@ def test_sample_where_proc_says_nothing_is_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "files"),
+    [
+        (
+            2,
+            {
+                "cpu.max": "200000 100000",
+                "cpu.stat": "usage_usec {usec}\nuser_usec 1",
+                "memory.max": str(2048 * 1024**2),
+                "memory.current": str(1536 * 1024**2),
+                "memory.stat": f"anon 1\ninactive_file {512 * 1024**2}",
+            },
+        ),
+        (
+            1,
+            {
+                "cpu.cfs_quota_us": "200000",
+                "cpu.cfs_period_us": "100000",
+                "cpuacct.usage": "{usec}000",
+                "memory.limit_in_bytes": str(2048 * 1024**2),
+                "memory.usage_in_bytes": str(1536 * 1024**2),
+                "memory.stat": f"inactive_file 1\ntotal_inactive_file {512 * 1024**2}",
+            },
+        ),
+    ],
+)
+def test_sample_in_a_container_counts_its_own_use_against_its_limits(
+    machine: MachineTree, version: int, files: dict[str, str]
+) -> None:
+    machine.write("proc/stat", "cpu 100 0 0 800 0 0 0 0 0 0\n")
+    machine.write("proc/self/cgroup", "0::/\n" if version == 2 else "4:memory:/\n3:cpu,cpuacct:/\n")
+
+    def write(usec: int) -> None:
+        for name, text in files.items():
+            folder = "" if version == 2 else "memory/" if name.startswith("memory") else "cpu,cpuacct/"
+            machine.write(f"sys/fs/cgroup/{folder}{name}", text.replace("{usec}", str(usec)) + "\n")
+
+    write(5_000_000)
+    now = 10.0
+    sampler = NodeSampler(machine.root, clock=lambda: now)
+    write(5_500_000)
+    now = 11.0
+
+    values = sample(sampler)
+
+    assert values["cpu_utilization_ratio"] == pytest.approx(0.25)  # half a second of the two that a second holds
+    assert values["memory_used_mib"] == 1024
+    assert values["memory_utilization_ratio"] == 0.5
+
+
+@pytest.mark.parametrize(
     "reading",
     [
         None,
