@@ -145,6 +145,14 @@ def test_waiver_when_the_provider_asked_to_stop_then_time_from_then_on_is_shown_
     assert owed(rated) == Decimal("0.101")
 
 
+def test_waiver_when_the_price_is_zero_then_its_seconds_still_come_off() -> None:
+    free, period = book(price_version("v1", {GPU: "0"})), Period(0, START, LATER)
+
+    rated = rate(free, stop=START + 100 * SECOND, released=START + 130 * SECOND)
+
+    assert assemble_statement(T1, period, "CNY", charges_in(rated, period)).seconds == 100
+
+
 def test_start_when_it_fails_then_nothing_is_billed() -> None:
     assert rate(active=None, released=START + 90 * SECOND) == []
 

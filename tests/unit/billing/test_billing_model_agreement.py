@@ -129,7 +129,7 @@ def statement_of(rated: list[RatedSegment], tenant: str, period: Period) -> Stat
 
 def assert_equal_to_model(statement: Statement, bill: billing_model.Bill) -> None:
     ours = {(str(line.kind), None if line.sku is None else str(line.sku)): line for line in statement.lines}
-    for key in ours.keys() | bill.amounts.keys():
+    for key in ours.keys() | bill.amounts.keys() | bill.seconds.keys():
         amount = ours[key].amount if key in ours else Decimal(0)
         assert Fraction(amount) == bill.amounts.get(key, Fraction(0)), key
         assert (ours[key].seconds if key in ours else 0) == bill.seconds.get(key, 0), key

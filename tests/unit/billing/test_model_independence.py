@@ -4,7 +4,6 @@ import ast
 from pathlib import Path
 
 import pytest
-
 from tests.reference import billing_model
 
 pytestmark = pytest.mark.unit

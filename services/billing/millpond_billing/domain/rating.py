@@ -72,8 +72,11 @@ def rate_timeline(
 
 
 def charges_of(rated: RatedSegment) -> tuple[Charge, ...]:
-    """The exact charges of a priced segment, by cause; causes that come to nothing are left out, usage never."""
-    return tuple(charge for charge in _charges(rated) if charge.amount or charge.kind is ChargeKind.USAGE)
+    """The exact charges of a priced segment, by cause; those of no money and no seconds are left out, usage never."""
+    # At a price of zero the seconds of a minimum or a waiver still count.
+    return tuple(
+        charge for charge in _charges(rated) if charge.amount or charge.seconds or charge.kind is ChargeKind.USAGE
+    )
 
 
 def _charges(rated: RatedSegment) -> Iterator[Charge]:
