@@ -27,6 +27,7 @@ from millpond_node_agent.hardware.report import (
     number_of,
     ok,
     text_of,
+    version_of,
 )
 
 _MIB = 1024 * 1024
@@ -75,7 +76,7 @@ class NvmlSession:
             runtime="cuda",
             # 12040 is 12.4: the newest CUDA that this driver runs, not the one that a job brings.
             runtime_version=None if cuda is None else f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}",
-            driver_version=text_of(read_field(pynvml.nvmlSystemGetDriverVersion)),
+            driver_version=version_of(read_field(pynvml.nvmlSystemGetDriverVersion)),
         )
 
 
@@ -93,7 +94,7 @@ def probe_devices(budget: TimeBudget) -> ProbeReport:
         except CallStuckError as error:
             stuck = _stuck_device(index, session.ecosystem, dict(readings), error)
             failures.append(_failure(index, error)) if stuck is None else devices.append(stuck)
-        except pynvml.NVMLError as error:
+        except (pynvml.NVMLError, ValueError) as error:  # or a value that the description language refuses
             failures.append(_failure(index, error))
     return ProbeReport(
         vendor=VENDOR,
@@ -128,7 +129,7 @@ class NvmlSampler:
         for index in range(self._session.device_count):
             try:
                 samples.append(self._sample_one(index, budget))
-            except (pynvml.NVMLError, CallStuckError) as error:
+            except (pynvml.NVMLError, CallStuckError, ValueError) as error:
                 failures.append(_failure(index, error))
         return ProbeReport(
             vendor=VENDOR, source="nvml", outcome=ProbeOutcome.OK, samples=tuple(samples), failures=tuple(failures)
@@ -301,8 +302,11 @@ def _failure(index: int, error: Exception) -> DeviceFailure:
     if isinstance(error, CallStuckError):
         return DeviceFailure(index=index, state=FieldState.UNREADABLE, error=clip(f"{ProbeOutcome.STUCK}: {error}"))
     code = getattr(error, "value", None)
-    state = _STATES.get(code, FieldState.UNREADABLE) if isinstance(code, int) else FieldState.UNREADABLE
-    return DeviceFailure(index=index, state=state, error=clip(f"NVML {code}: {error}"))
+    if not isinstance(code, int):
+        return DeviceFailure(index=index, state=FieldState.UNREADABLE, error=clip(f"{type(error).__name__}: {error}"))
+    return DeviceFailure(
+        index=index, state=_STATES.get(code, FieldState.UNREADABLE), error=clip(f"NVML {code}: {error}")
+    )
 
 
 def _failed_report(error: Exception) -> ProbeReport:

@@ -15,7 +15,16 @@ from millpond_contracts.resources import Device, FieldState, Reading
 from millpond_node_agent.hardware.bounded import TimeBudget
 from millpond_node_agent.hardware.nvidia_device import VENDOR, build_device
 from millpond_node_agent.hardware.pci import normal_address
-from millpond_node_agent.hardware.report import ProbeOutcome, ProbeReport, absent, clip, memory_ratio, ok, text_of
+from millpond_node_agent.hardware.report import (
+    ProbeOutcome,
+    ProbeReport,
+    absent,
+    clip,
+    memory_ratio,
+    ok,
+    text_of,
+    version_of,
+)
 
 # What the tool prints in place of a value, in lower case without brackets; each is a fact of its own.
 _WORDS: dict[str, FieldState] = {
@@ -131,8 +140,8 @@ def parse_answer(text: str) -> tuple[Ecosystem, list[Device]]:
         raise AnswerUnreadableError(f"expected the element nvidia_smi_log, found {log.tag[:80]!r}")
     ecosystem = Ecosystem(
         runtime="cuda",
-        runtime_version=text_of(_text(log, "cuda_version")),
-        driver_version=text_of(_text(log, "driver_version")),
+        runtime_version=version_of(_text(log, "cuda_version")),
+        driver_version=version_of(_text(log, "driver_version")),
     )
     return ecosystem, [
         build_device(index, _readings(gpu), (), ecosystem) for index, gpu in enumerate(log.findall("gpu"))

@@ -10,6 +10,7 @@ from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.resources import Device, FieldState, Reading, Text
 
 _TEXT_LIMIT = 256
+_VERSION_LIMIT = 64
 
 
 class ProbeOutcome(StrEnum):
@@ -83,6 +84,12 @@ def text_of(reading: Reading | None) -> str | None:
     """The text of an `ok` reading, else None."""
     value = reading.value if reading is not None and reading.state is FieldState.OK else None
     return value if isinstance(value, str) else None
+
+
+def version_of(reading: Reading) -> str | None:
+    """The version in an `ok` reading, cut to the length of a version in the description language, else None."""
+    version = text_of(reading)
+    return version[:_VERSION_LIMIT] if version else None
 
 
 def memory_ratio(readings: Mapping[str, Reading]) -> Reading:
