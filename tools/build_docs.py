@@ -107,7 +107,7 @@ def settings_page() -> str:
 
 def errors_page() -> str:
     """docs/errors.md."""
-    return ERRORS_HEAD + "".join(f"| `{code.value}` | {code.status} | {code.title} |\n" for code in ErrorCode)
+    return ERRORS_HEAD + "".join(f"| `{code.value}` | {code.status} | {code.meaning} |\n" for code in ErrorCode)
 
 
 def main() -> int:

@@ -77,7 +77,7 @@ TAIL = """
 def _problem(code: ErrorCode, detail: str) -> str:
     problem = Problem(
         type=f"https://millpond.dev/errors/{code.value}",
-        title=code.title,
+        title=code.meaning,
         status=code.status,
         code=code.value,
         detail=detail,

@@ -1,7 +1,7 @@
 """A real PostgreSQL and a real Valkey for every integration test, and a migrated database of its own for each.
 
-Given `MILLPOND_TEST_POSTGRES_URL` (a role that may create roles and databases) and `MILLPOND_TEST_REDIS_URL` those are used; else
-the embedded engines; else, with `MILLPOND_TEST_CONTAINERS=1`, testcontainers.
+Given `MILLPOND_TEST_POSTGRES_URL` (a role that may create roles and databases) and `MILLPOND_TEST_REDIS_URL` those are
+used; else, with `MILLPOND_TEST_CONTAINERS=1`, testcontainers; else the embedded engines.
 """
 
 import asyncio

@@ -83,7 +83,7 @@ async def run_services(
     await database.close()
     joined = Joined({})
     transport = httpx.ASGITransport(app=joined)
-    joined._apps.update(
+    joined.add(
         {
             name: importlib.import_module(f"millpond_{name}.app").create_app(settings[name], transport=transport)
             for name in names

@@ -1,5 +1,7 @@
 """The HTTP process of quota."""
 
+from functools import partial
+
 import httpx
 from fastapi import FastAPI
 
@@ -11,13 +13,14 @@ from millpond_quota.store.snapshots import snapshot_tenants, snapshot_virtual_po
 
 def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
     """The application; settings come from the environment unless given."""
+    settings = settings or Settings()
     return build_app(
         ServiceApp(
-            settings=settings or Settings(),
+            settings=settings,
             routers=(tenants.router, api_keys.router, api_keys.internal, virtual_pools.router),
             snapshots={"tenants": snapshot_tenants, "virtual-pools": snapshot_virtual_pools},
             issues=True,
-            exchange=api_keys.exchange,
+            exchange=partial(api_keys.exchange, settings.token_seconds),
             transport=transport,
         )
     )

@@ -1,4 +1,4 @@
-"""Every error code of the API: `<service>.<noun>.<what>`, with its HTTP status and title. Never changed, never reused.
+"""Every error code of the API: `<service>.<noun>.<what>`, with its HTTP status and meaning. Never changed or reused.
 
 `kernel.*` codes are shared by all services. The error-code page of the documentation is made from this file.
 """
@@ -7,16 +7,16 @@ from enum import StrEnum
 
 
 class ErrorCode(StrEnum):
-    """A stable code; `status` is the HTTP status it is sent with, `title` what it means in a few words."""
+    """A stable code; `status` is the HTTP status it is sent with, `meaning` what it says in a few words."""
 
     status: int
-    title: str
+    meaning: str
 
-    def __new__(cls, code: str, status: int, title: str) -> "ErrorCode":
+    def __new__(cls, code: str, status: int, meaning: str) -> "ErrorCode":
         member = str.__new__(cls, code)
         member._value_ = code
         member.status = status
-        member.title = title
+        member.meaning = meaning
         return member
 
     # kernel: every service

@@ -20,7 +20,7 @@ from millpond_contracts.events import Envelope
 from millpond_contracts.events.quota import ApiKeyRevoked, RoleChanged
 from millpond_kernel.auth import Authenticator, DenySet
 from millpond_kernel.clients import ServiceClient
-from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database
+from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.following import Follower
 from millpond_kernel.observability import REQUEST_SECONDS, REQUESTS, set_request_id
@@ -66,7 +66,7 @@ class Kernel:
                 }
             else:
                 parts["worker"] = await self._worker_health()
-        except (*AWAY_ERRORS, OSError) as error:
+        except DATABASE_ERRORS as error:
             parts["database"] = {"ok": False, "reason": f"does not answer: {type(error).__name__}"}
         ready = parts["database"]["ok"] and parts["schema"]["ok"]
         status = "down" if not ready else "ok" if parts["worker"]["ok"] else "degraded"
@@ -92,7 +92,8 @@ class Kernel:
 class ServiceApp:
     """What a service gives to `build_app`.
 
-    `issues` = tokens of this service's issuer name are signed here. `exchange` = how API keys are exchanged without HTTP (quota).
+    `issues` = tokens of this service's issuer name are signed here. `exchange` = how API keys are exchanged without
+    HTTP (quota).
     `on_start`/`on_stop` run inside the lifespan, after and before the kernel's own parts.
     """
 
@@ -107,7 +108,7 @@ class ServiceApp:
 
 
 def build_app(service: ServiceApp) -> FastAPI:
-    """The FastAPI application of one service; its OpenAPI and docs lie under `/openapi/<service>.json`, `/docs/<service>`."""
+    """The FastAPI application of one service, described at `/openapi/<service>.json` and `/docs/<service>`."""
     name = service.settings.service
     app = FastAPI(
         title=f"Millpond {name}",
@@ -157,8 +158,8 @@ def _lifespan(service: ServiceApp) -> Callable[[FastAPI], Any]:
             kernel.issuer = await TokenIssuer.load(kernel.database, name)
         if service.exchange is not None:
             exchange = service.exchange
-            kernel.authenticator._exchange = lambda key: exchange(kernel, key)
-        await kernel.authenticator._read_keys()
+            kernel.authenticator.exchange = lambda key: exchange(kernel, key)
+        await kernel.authenticator.read_keys()
         kernel.doorbell.start()
         deny = Follower(kernel.redis, kernel.clients["quota"], "quota", settings.redis_prefix, deny_from(kernel))
         own = Follower(kernel.redis, kernel.clients[name], name, settings.redis_prefix, kernel.wake)

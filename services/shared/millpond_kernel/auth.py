@@ -1,7 +1,7 @@
 """Authentication of every request: API keys and tokens, verified locally, revoked within seconds.
 
-A key is exchanged once at quota for a token and cached by its hash. Verification keys are kept in the service's own schema,
-so that a restart without quota works. Revocations arrive as events (`DenySet`).
+A key is exchanged once at quota for a token and cached by its hash. Verification keys are kept in the service's own
+schema, so that a restart without quota works. Revocations arrive as events (`DenySet`).
 """
 
 import base64
@@ -68,7 +68,7 @@ class Authenticator:
         """
         self._database = database
         self._issuers = issuers
-        self._exchange = exchange
+        self.exchange: Exchange = exchange or self._exchange_at_quota
         self.deny = deny
         self._keys: dict[str, OKPKey] = {}
         self._principals: dict[bytes, Principal] = {}
@@ -110,7 +110,7 @@ class Authenticator:
         if not credentials.startswith(KEY_PREFIX):
             return await self._verify(credentials)
         try:
-            answer = await (self._exchange or self._exchange_at_quota)(credentials)
+            answer = await self.exchange(credentials)
         except ServiceAway as error:
             raise away_problem(error) from error
         return await self._verify(answer.token)
@@ -141,7 +141,7 @@ class Authenticator:
 
     async def load_keys(self) -> None:
         """Reads verification keys from the schema, and from the issuers at most every few seconds."""
-        await self._read_keys()
+        await self.read_keys()
         now = time.monotonic()
         if now - self._refreshed_at < REFRESH_SECONDS:
             return
@@ -162,9 +162,10 @@ class Authenticator:
                     "INSERT INTO signing_key (kid, issuer, public_key) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
                     fetched,
                 )
-            await self._read_keys()
+            await self.read_keys()
 
-    async def _read_keys(self) -> None:
+    async def read_keys(self) -> None:
+        """Reads the verification keys that this service's schema holds."""
         async with self._database.begin(SYSTEM) as unit:
             rows = await unit.fetch("SELECT kid, public_key FROM signing_key")
         self._keys = {row["kid"]: _public_key(bytes(row["public_key"])) for row in rows}

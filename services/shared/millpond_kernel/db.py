@@ -1,7 +1,7 @@
 """The connection pool of one service and the one door to its schema.
 
-A service logs in as a role without any table rights (NOINHERIT). Every transaction is opened by `Database.begin`, which takes
-the tenant's or the system's role for that transaction alone; a statement outside the door has no rights.
+A service logs in as a role without any table rights (NOINHERIT). Every transaction is opened by `Database.begin`, which
+takes the tenant's or the system's role for that transaction alone; a statement outside the door has no rights.
 """
 
 import asyncio
@@ -29,6 +29,8 @@ AWAY_ERRORS: tuple[type[Exception], ...] = (
     asyncpg.exceptions.OperatorInterventionError,
     asyncpg.exceptions.InsufficientResourcesError,
 )
+# Away, or refusing: what a part that only retries has to catch.
+DATABASE_ERRORS: tuple[type[Exception], ...] = (*AWAY_ERRORS, OSError, asyncpg.PostgresError)
 
 
 @dataclass(frozen=True, slots=True)

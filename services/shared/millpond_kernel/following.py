@@ -1,7 +1,7 @@
 """A process's own lossy view of a publisher's stream: it wakes open watches and feeds the deny set.
 
-Unlike a consumer it has no cursor and no effect in the database; it starts a little in the past and reads the feed when Redis
-is silent or away, so that a revocation is known within the promised seconds.
+Unlike a consumer it has no cursor and no effect in the database; it starts a little in the past and reads the feed when
+Redis is silent or away, so that a revocation is known within the promised seconds.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from millpond_contracts.events import Envelope
 from millpond_kernel.clients import ServiceAway, ServiceClient
 from millpond_kernel.observability import log
 from millpond_kernel.outbox import stream_key
-from millpond_kernel.streams import _stream_fields
+from millpond_kernel.streams import stream_fields
 
 LOOK_BACK = 5000
 
@@ -75,7 +75,7 @@ class Follower:
             except (RedisError, OSError):
                 await asyncio.sleep(0.5)
                 return
-            found = _stream_fields(reply)
+            found = stream_fields(reply)
             for fields in found:
                 envelope = Envelope.model_validate_json(fields[b"e"])
                 if envelope.seq != self._seq + 1:

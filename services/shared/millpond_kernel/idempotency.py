@@ -1,7 +1,8 @@
 """A POST that creates has one effect per Idempotency-Key, stored in the transaction of the effect itself.
 
-The row `(tenant, key)` is inserted first; a second caller waits shortly on it, then gets 409. Another body with the same key
-is 422. A replay returns the stored answer with `Idempotency-Replayed: true`. Errors store nothing, so they can be retried.
+The row `(tenant, key)` is inserted first; a second caller waits shortly on it, then gets 409. Another body with the
+same key is 422. A replay returns the stored answer with `Idempotency-Replayed: true`. Errors store nothing, so they can
+be retried.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """`python -m millpond_kernel.migrate`: creates roles and schemas and brings the database to this code's head revision.
 
-The only thing that migrates. It connects with the owner's URL, takes an advisory lock, and does nothing when the database is
-already at head, so any number of copies may start together. Service passwords come from the services' own URLs.
+The only thing that migrates. It connects with the owner's URL, takes an advisory lock, and does nothing when the
+database is already at head, so any number of copies may start together. Service passwords come from the services' own
+URLs.
 """
 
 import asyncio

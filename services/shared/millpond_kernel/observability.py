@@ -1,4 +1,4 @@
-"""Structured logs, request ids and metrics. Nothing secret is ever passed here: no key, token, command or environment."""
+"""Structured logs, request ids and metrics. Nothing secret is passed here: no key, token, command, environment."""
 
 import logging
 import sys

@@ -1,7 +1,7 @@
 """The relay: numbers committed outbox rows densely, publishes them to Redis, and chains audit rows.
 
-Order of work (decision record on events): the counter row is locked first, then rows without a number are taken by id, so
-an entity's events keep the order of its commits. Redis refuses an id that is not above the stream's top, which makes
+Order of work (decision record on events): the counter row is locked first, then rows without a number are taken by id,
+so an entity's events keep the order of its commits. Redis refuses an id that is not above the stream's top, which makes
 publishing idempotent; what Redis loses, consumers read from the feed.
 """
 
@@ -184,8 +184,8 @@ async def chain_audit(connection: asyncpg.Connection) -> int:
     """Numbers and chains audit rows that have no hash yet; the caller holds the outbox counter's lock."""
     last = await connection.fetchval("SELECT last FROM outbox_counter WHERE name = 'audit'")
     rows = await connection.fetch(
-        "SELECT id, $1 + row_number() OVER (ORDER BY id) AS seq, at, actor, role, tenant_id, action, object, before, after,"
-        " request_id FROM audit WHERE seq IS NULL ORDER BY id LIMIT 500",
+        "SELECT id, $1 + row_number() OVER (ORDER BY id) AS seq, at, actor, role, tenant_id, action, object, before,"
+        " after, request_id FROM audit WHERE seq IS NULL ORDER BY id LIMIT 500",
         last,
     )
     if not rows:

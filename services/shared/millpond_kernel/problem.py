@@ -39,7 +39,7 @@ def problem_response(
     """The problem as a response with the code's status."""
     body = Problem(
         type=f"{_TYPE}{code.value}",
-        title=code.title,
+        title=code.meaning,
         status=code.status,
         code=code.value,
         detail=detail,

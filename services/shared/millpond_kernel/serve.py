@@ -1,6 +1,7 @@
 """Runs services as processes: `python -m millpond_kernel.serve http|worker --services registry,quota …`.
 
-One process may host several services: `http` joins their applications by path, `worker` runs their workers side by side.
+One process may host several services: `http` joins their applications by path, `worker` runs their workers side by
+side.
 Services are loaded by name (`millpond_<service>.app:create_app`, `millpond_<service>.worker:create_worker`).
 """
 
@@ -12,7 +13,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -39,12 +40,16 @@ def _service_of(path: str) -> str | None:
 class Joined:
     """Several applications as one, by the prefix table.
 
-    With an internal port, `/internal/` is answered there alone; without one, whatever stands in front must not pass it on.
+    With an internal port, `/internal/` is answered there alone; without one, what stands in front must not pass it on.
     """
 
     def __init__(self, apps: dict[str, FastAPI], internal_port: int | None = None) -> None:
         self._apps = apps
         self._internal_port = internal_port
+
+    def add(self, apps: Mapping[str, FastAPI]) -> None:
+        """Adds applications before they are started; for those that need this object to be made."""
+        self._apps.update(apps)
 
     def _app_for(self, scope: Scope) -> ASGIApp | None:
         path: str = scope["path"]

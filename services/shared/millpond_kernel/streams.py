@@ -1,7 +1,8 @@
 """Consumers: each follows one publisher in order and moves its cursor in the same transaction as the effect.
 
-The cursor lives in PostgreSQL; Redis only carries copies. A gap, a Redis error, a stream whose top is below the cursor, or
-silence makes the consumer read the publisher's feed. An event that keeps failing is parked where a person can replay it.
+The cursor lives in PostgreSQL; Redis only carries copies. A gap, a Redis error, a stream whose top is below the cursor,
+or silence makes the consumer read the publisher's feed. An event that keeps failing is parked where a person can replay
+it.
 """
 
 import asyncio
@@ -40,13 +41,17 @@ class FeedGone(Exception):
     """The publisher's feed no longer reaches back to the cursor: a snapshot must be loaded."""
 
 
+# Not the event's fault: the batch is tried again as it is.
+_NEVER_PARKED: tuple[type[Exception], ...] = (CursorMoved, *AWAY_ERRORS)
+
+
 @dataclass(slots=True)
 class Consumer:
     """What one service does with the events of one publisher.
 
-    `handlers` maps an event class to its effect. `snapshots` maps a noun of the publisher's snapshot routes to the effect of
-    loading it, for a consumer that is new or too far behind. `after_batch` is called, outside any transaction, after each
-    applied batch.
+    `handlers` maps an event class to its effect. `snapshots` maps a noun of the publisher's snapshot routes to the
+    effect of loading it, for a consumer that is new or too far behind. `after_batch` is called, outside any
+    transaction, after each applied batch.
     """
 
     name: str
@@ -133,7 +138,7 @@ class ConsumerRunner:
 
     async def _read_stream(self, cursor: int) -> list[Envelope]:
         reply = await self._redis.xread({self._stream: f"{cursor}-0"}, count=READ_COUNT, block=BLOCK_MILLISECONDS)
-        return [Envelope.model_validate_json(fields[b"e"]) for fields in _stream_fields(reply)]
+        return [Envelope.model_validate_json(fields[b"e"]) for fields in stream_fields(reply)]
 
     async def _catch_up(self, cursor: int, stop: Stop) -> int:
         """Applies the feed from the cursor to the publisher's head."""
@@ -166,7 +171,7 @@ class ConsumerRunner:
         try:
             await self._apply_together(cursor, envelopes)
             cursor = envelopes[-1].seq
-        except (CursorMoved, *AWAY_ERRORS):
+        except _NEVER_PARKED:
             raise
         except Exception as error:
             if len(envelopes) > 1:
@@ -189,7 +194,8 @@ class ConsumerRunner:
 
     async def _move_cursor(self, unit: UnitOfWork, old: int, new: int) -> None:
         moved = await unit.execute(
-            "UPDATE cursor SET seq = $4, moved_at = clock_timestamp() WHERE consumer = $1 AND publisher = $2 AND seq = $3",
+            "UPDATE cursor SET seq = $4, moved_at = clock_timestamp()"
+            " WHERE consumer = $1 AND publisher = $2 AND seq = $3",
             self.consumer.name,
             self.consumer.publisher,
             old,
@@ -235,7 +241,7 @@ class ConsumerRunner:
 
     async def _tell_position(self, cursor: int) -> None:
         try:
-            await self._redis.hset(self._positions, f"{self._database.service}/{self.consumer.name}", cursor)  # type: ignore[misc]
+            await self._redis.hset(self._positions, f"{self._database.service}/{self.consumer.name}", cursor)
         except (RedisError, OSError):
             log.debug("position_not_told", consumer=self.consumer.name)
 
@@ -284,7 +290,7 @@ def _contiguous(envelopes: Sequence[Envelope]) -> list[Envelope]:
     return taken
 
 
-def _stream_fields(reply: Any) -> list[dict[bytes, bytes]]:
+def stream_fields(reply: Any) -> list[dict[bytes, bytes]]:
     """The field maps of an XREAD reply in the list shape (RESP2) or the map shape (RESP3)."""
     if not reply:
         return []

@@ -1,7 +1,7 @@
-"""The tables that every service schema has: outbox, cursors, dead letters, leases, idempotency, audit, keys, worker state.
+"""The tables that every service schema has: outbox, cursors, dead letters, leases, idempotency, audit, keys, workers.
 
-`kernel_tables` defines them for queries and the drift check; `create_kernel_tables` is the migration helper, used by one
-revision per schema. A change here after a release needs a revision of its own for every schema.
+`kernel_tables` defines them for queries and the drift check; `create_kernel_tables` is the migration helper, used by
+one revision per schema. A change here after a release needs a revision of its own for every schema.
 """
 
 from typing import Protocol
@@ -44,8 +44,14 @@ class Operations(Protocol):
 
 def kernel_tables(metadata: MetaData) -> None:
     """Adds the kernel's tables to the metadata of one service (its `schema` is the service's name)."""
-    schema = str(metadata.schema)
-    Table(
+    _outbox_tables(metadata)
+    _consumer_tables(metadata)
+    _request_tables(metadata)
+    _process_tables(metadata)
+
+
+def _outbox_tables(metadata: MetaData) -> None:
+    outbox = Table(
         "outbox",
         metadata,
         Column("id", BigInteger, Identity(always=True), primary_key=True),
@@ -60,7 +66,6 @@ def kernel_tables(metadata: MetaData) -> None:
         Column("recorded_at", INSTANT, nullable=False, server_default=NOW),
         Column("traceparent", Text, nullable=True),
     )
-    outbox = metadata.tables[f"{schema}.outbox"]
     Index("outbox_seq", outbox.c.seq, unique=True)
     Index("outbox_unnumbered", outbox.c.id, postgresql_where=text("seq IS NULL"))
     Table(
@@ -69,6 +74,9 @@ def kernel_tables(metadata: MetaData) -> None:
         Column("name", Text, primary_key=True),
         Column("last", BigInteger, nullable=False),
     )
+
+
+def _consumer_tables(metadata: MetaData) -> None:
     Table(
         "cursor",
         metadata,
@@ -90,14 +98,9 @@ def kernel_tables(metadata: MetaData) -> None:
         Column("replayed_at", INSTANT, nullable=True),
         UniqueConstraint("consumer", "publisher", "seq", name="dead_letter_once"),
     )
-    Table(
-        "lease",
-        metadata,
-        Column("name", Text, primary_key=True),
-        Column("holder", Uuid, nullable=False),
-        Column("epoch", BigInteger, nullable=False),
-        Column("expires_at", INSTANT, nullable=False),
-    )
+
+
+def _request_tables(metadata: MetaData) -> None:
     Table(
         "idempotency",
         metadata,
@@ -127,6 +130,17 @@ def kernel_tables(metadata: MetaData) -> None:
     )
     Index("audit_seq", audit.c.seq, unique=True)
     Index("audit_unchained", audit.c.id, postgresql_where=text("seq IS NULL"))
+
+
+def _process_tables(metadata: MetaData) -> None:
+    Table(
+        "lease",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("holder", Uuid, nullable=False),
+        Column("epoch", BigInteger, nullable=False),
+        Column("expires_at", INSTANT, nullable=False),
+    )
     Table(
         "signing_key",
         metadata,

@@ -1,4 +1,4 @@
-"""Ed25519 tokens: issued by quota (people, services) and registry (nodes), verified everywhere with keys kept locally."""
+"""Ed25519 tokens: issued by quota (people, services) and registry (nodes), verified with keys that are kept locally."""
 
 import base64
 import json

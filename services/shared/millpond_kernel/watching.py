@@ -1,4 +1,4 @@
-"""Routes that every service has: the event feed, snapshots, the resumable watch, the audit trail, health and metrics."""
+"""Routes that every service has: the event feed, snapshots, the resumable watch, the audit trail, health, metrics."""
 
 import asyncio
 import json
@@ -109,7 +109,7 @@ def public_router(service: str) -> APIRouter:
         follow: Annotated[bool, Query(description="false = end when everything up to now was sent")] = True,
         last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=20)] = None,
     ) -> StreamingResponse:
-        """Server-sent events: `id` is the sequence, `event` the type, `data` the envelope. Without `after`: from now on."""
+        """Sends events as they come: `id` is the sequence, `event` the type, `data` the envelope. Starts now."""
         start = after
         if last_event_id is not None and last_event_id.isdigit():
             start = int(last_event_id)
@@ -133,8 +133,8 @@ def public_router(service: str) -> APIRouter:
         """Who did what, oldest first."""
         async with request.app.state.kernel.database.begin(caller.scope) as unit:
             rows = await unit.fetch(
-                "SELECT * FROM audit WHERE id > $1 AND ($2::text IS NULL OR object = $2) AND ($3::text IS NULL OR actor = $3)"
-                " ORDER BY id LIMIT $4",
+                "SELECT * FROM audit WHERE id > $1 AND ($2::text IS NULL OR object = $2)"
+                " AND ($3::text IS NULL OR actor = $3) ORDER BY id LIMIT $4",
                 paging.after_int() or 0,
                 object,
                 actor,

@@ -44,7 +44,8 @@ class WorkerKernel:
 class ServiceWorker:
     """What a service gives to the kernel to run as its worker.
 
-    `parts` builds consumers and loops once the kernel is connected. `tasks` builds further coroutines that run until `stop`.
+    `parts` builds consumers and loops once the kernel is connected. `tasks` builds further coroutines that run until
+    `stop`.
     """
 
     settings: ServiceSettings
@@ -61,7 +62,7 @@ class _Running:
 
 
 async def run_worker(worker: ServiceWorker, stop: asyncio.Event) -> None:
-    """Runs the worker of one service until `stop` is set. A part that fails for good ends the process (and is restarted)."""
+    """Runs the worker of one service until `stop` is set. A part that fails for good ends the process."""
     settings, name = worker.settings, worker.settings.service
     redis = connect_redis(settings.redis_url.get_secret_value())
     database = Database(name, settings.database_url.get_secret_value(), pool_size=settings.database_pool_size)
@@ -142,7 +143,8 @@ async def _tell_state(kernel: WorkerKernel, running: _Running, stop: Stop) -> No
 async def _write_state(kernel: WorkerKernel, running: _Running, worker: UUID, started: Any) -> None:
     async with kernel.database.begin(SYSTEM) as unit:
         unpublished = await unit.fetchval(
-            "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(recorded_at)), 0)::float8 FROM outbox WHERE seq IS NULL"
+            "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(recorded_at)), 0)::float8"
+            " FROM outbox WHERE seq IS NULL"
         )
         parked = await unit.fetchval("SELECT count(*) FROM dead_letter WHERE replayed_at IS NULL")
         state, reason = _state(running, float(unpublished), int(parked))

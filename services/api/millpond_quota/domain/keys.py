@@ -50,5 +50,5 @@ def is_secret(secret: str, stored: bytes) -> bool:
 
 
 def role_fits(role: Role, *, has_tenant: bool) -> bool:
-    """Whether a key with this role may (and must) belong to a tenant. Node tokens come from the registry, never from here."""
+    """Whether a key with this role may (and must) belong to a tenant. Node tokens come from the registry alone."""
     return role in (TENANT_ROLES if has_tenant else SYSTEM_ROLES)

@@ -14,7 +14,6 @@ from millpond_kernel.db import SYSTEM
 from millpond_kernel.generation import etag, if_match
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
-from millpond_quota.settings import Settings
 from millpond_quota.store import api_keys as rows_of_keys
 from millpond_quota.store import tenants as tenant_rows
 from millpond_quota.usecases import api_keys as usecases
@@ -31,18 +30,16 @@ class RoleChange(Incoming):
     role: Role
 
 
-async def exchange(kernel: Kernel, api_key: str) -> TokenAnswer:
-    """A token for an API key, signed here; it never outlives the key.
+async def exchange(token_seconds: int, kernel: Kernel, api_key: str) -> TokenAnswer:
+    """A token for an API key, signed here, valid for `token_seconds`; it never outlives the key.
 
     Raises:
         ProblemError: 401 invalid or revoked.
     """
-    settings = kernel.settings
-    assert isinstance(settings, Settings)
     assert kernel.issuer is not None
     async with kernel.database.begin(SYSTEM) as unit:
         found = await usecases.exchange_api_key(unit, api_key)
-    seconds = settings.token_seconds
+    seconds = token_seconds
     if found.expires_epoch is not None:
         seconds = max(1, min(seconds, int(found.expires_epoch - time.time())))
     token, expires = kernel.issuer.issue(found.subject, found.claims, seconds)
@@ -52,13 +49,15 @@ async def exchange(kernel: Kernel, api_key: str) -> TokenAnswer:
 @router.post("/tokens")
 async def create_token(request: Request, body: TokenRequest) -> TokenAnswer:
     """Exchanges an API key for a token of five minutes."""
-    return await exchange(request.app.state.kernel, body.api_key)
+    kernel: Kernel = request.app.state.kernel
+    return await kernel.authenticator.exchange(body.api_key)
 
 
 @internal.post("/tokens/quota")
 async def exchange_for_service(request: Request, body: TokenRequest) -> TokenAnswer:
     """The same for another service that was shown the key."""
-    return await exchange(request.app.state.kernel, body.api_key)
+    kernel: Kernel = request.app.state.kernel
+    return await kernel.authenticator.exchange(body.api_key)
 
 
 @router.get("/me")

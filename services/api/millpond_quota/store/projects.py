@@ -61,8 +61,8 @@ async def list_projects(
 ) -> list[asyncpg.Record]:
     """Projects by id."""
     return await unit.fetch(
-        "SELECT * FROM project WHERE NOT deleted AND ($1::uuid IS NULL OR id > $1) AND ($3::uuid IS NULL OR tenant_id = $3)"
-        " AND ($4::text IS NULL OR name = $4) ORDER BY id LIMIT $2",
+        "SELECT * FROM project WHERE NOT deleted AND ($1::uuid IS NULL OR id > $1)"
+        " AND ($3::uuid IS NULL OR tenant_id = $3) AND ($4::text IS NULL OR name = $4) ORDER BY id LIMIT $2",
         after,
         limit,
         tenant_id,

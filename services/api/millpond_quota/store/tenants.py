@@ -80,8 +80,8 @@ async def update_tenant(unit: UnitOfWork, tenant_id: TenantId, spec: TenantSpec,
     """
     try:
         row = await unit.fetchrow(
-            "UPDATE tenant SET name = $2, timezone = $3, currency = $4, labels = $5, state = $6, generation = generation + 1"
-            " WHERE tenant_id = $1 RETURNING *",
+            "UPDATE tenant SET name = $2, timezone = $3, currency = $4, labels = $5, state = $6,"
+            " generation = generation + 1 WHERE tenant_id = $1 RETURNING *",
             tenant_id,
             spec.name,
             spec.timezone,

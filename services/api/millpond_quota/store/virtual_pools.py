@@ -36,7 +36,8 @@ async def insert_virtual_pool(unit: UnitOfWork, spec: VirtualPoolSpec) -> Virtua
     """
     row = await unit.fetchrow(
         "INSERT INTO virtual_pool (id, tenant_id, pool_id, name, limits, policy, labels, generation)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, 1) ON CONFLICT (tenant_id, name) WHERE NOT deleted DO NOTHING RETURNING *",
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, 1)"
+        " ON CONFLICT (tenant_id, name) WHERE NOT deleted DO NOTHING RETURNING *",
         VirtualPoolId.new(),
         spec.tenant_id,
         spec.pool_id,

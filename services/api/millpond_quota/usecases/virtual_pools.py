@@ -29,7 +29,8 @@ async def _check_pool(
     shortfalls = find_shortfalls([*others, limits], await virtual_pools.find_capacity(unit, pool_id))
     if shortfalls:
         words = "; ".join(
-            f"{s.resource}{'/' + s.flavor if s.flavor else ''}: guarantees would be {s.guaranteed}, registered {s.capacity}"
+            f"{s.resource}{'/' + s.flavor if s.flavor else ''}: guarantees would be {s.guaranteed},"
+            f" registered {s.capacity}"
             for s in shortfalls[:5]
         )
         raise ProblemError(

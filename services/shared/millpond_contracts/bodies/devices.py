@@ -1,4 +1,4 @@
-"""What the registry's lists show of devices beside the node's own view: where each stands, conditions, the catalogue."""
+"""What the registry's lists show of devices beside the node's own view: place, conditions, the catalogue."""
 
 from typing import Literal
 

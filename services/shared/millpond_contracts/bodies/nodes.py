@@ -173,7 +173,8 @@ class DeviceView(Outgoing):
 class DrainView(Outgoing):
     """A drain: at `deadline` the scheduler stops what is left. `generation` names this drain.
 
-    `emptied_at` is set once the scheduler said that nothing is left; `move_to` names the pool that the node then enters.
+    `emptied_at` is set once the scheduler said that nothing is left; `move_to` names the pool that the node enters
+    then.
     """
 
     generation: int
