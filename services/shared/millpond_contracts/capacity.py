@@ -3,7 +3,7 @@
 Per pool and flavor, in milli: total = unschedulable + allocated + reserved + fragmented + available. Tallies of nodes
 add up and can be taken away again, so that a changed node costs one subtraction and one addition.
 
-Source: docs/decisions, capacity (total = unschedulable + allocated + reserved + fragmented + available).
+Source: docs/decisions/0020-capacity-adds-up.md.
 """
 
 from collections.abc import Iterable, Mapping

@@ -152,6 +152,13 @@ def test_limits_when_the_virtual_pool_is_unknown_then_the_task_waits_with_that_r
     assert rejection.counts == {Reason.PLACEABLE: 1}
 
 
+@pytest.mark.parametrize(("hard", "placed"), [(2_999, 2), (3_000, 3), (3_001, 3)])
+def test_limits_when_one_milli_is_missing_then_the_task_waits(hard: int, placed: int) -> None:
+    world = World.of(node(1), pools=[virtual_pool(cpu=Limit(hard=hard))])
+    world.submit(request(cpu=1_000), 5)
+    assert len(world.run().placements) == placed
+
+
 @pytest.mark.parametrize(("lend", "placed"), [(0, 2), (1000, 3), (2000, 4)])
 def test_borrowing_when_others_do_not_use_their_guarantee_then_only_what_they_lend_is_taken(
     lend: int, placed: int
@@ -193,6 +200,15 @@ def test_memory_slices_when_rounding_would_admit_one_more_then_it_waits_case_18(
     assert [rejection.reason for rejection in plan.rejections.values()] == [Reason.NOT_ENOUGH_DEVICES]
     assert {placement.holding.device_milli for placement in plan.placements} == {43}
     check_invariants(world)
+
+
+def test_slices_when_their_memory_is_used_up_before_their_share_then_memory_decides() -> None:
+    world = World.of(node(1, gpus=1))
+    world.submit(request(count=1, milli=100, slice_memory=40_000), 3)
+    plan = world.run()
+    assert len(plan.placements) == 2
+    assert world.snapshot.columns.device_memory_free[0, 0] == 1_920
+    assert {rejection.reason for rejection in plan.rejections.values()} == {Reason.LARGEST_FREE_BLOCK_TOO_SMALL}
 
 
 def test_fractions_when_ten_tenths_are_taken_and_returned_then_exactly_one_device_case_21() -> None:
@@ -274,6 +290,18 @@ def test_earmark_when_a_node_is_kept_then_others_see_why_and_still_use_the_rest(
     assert placed_tasks(plan) == [small[0], host_only]
     assert plan.rejections[small[1]].reason is Reason.EARMARKED
     assert sum(plan.rejections[small[1]].counts.values()) == 3
+
+
+def test_earmark_when_several_nodes_could_hold_the_task_then_the_one_that_lacks_fewest_devices_is_kept() -> None:
+    world = World.of(node(1, gpus=4, flavor="t4"), node(2, gpus=4), node(3, gpus=3))
+    world.submit(request(cpu=60_000, count=1, flavors=["t4"]))  # n1 then lacks one device, and CPU
+    world.submit(request(count=3, flavors=["a100"]))  # fills n3, which is too small anyway
+    world.run()
+    world.submit(request(count=2, flavors=["a100"]))  # n2 then lacks two devices
+    world.run()
+    (large,) = world.submit(request(cpu=10_000, count=4))
+    world.now_us = 700 * SECOND_US
+    assert world.plan().earmarks == {large: node(1).id}
 
 
 def test_earmark_when_no_node_could_ever_hold_the_task_then_nothing_is_kept_free() -> None:

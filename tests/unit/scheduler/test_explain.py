@@ -61,6 +61,27 @@ def test_explanation_when_a_limit_blocks_then_tells_the_limit_and_by_how_much() 
     assert told.would_unblock[0].action.startswith("raise the limit of device/a100 by 500 milli")
 
 
+def test_explanation_when_only_the_limited_flavor_has_room_then_the_limit_is_the_reason() -> None:
+    limits = {"a100": Limit(guaranteed=500), "t4": Limit(guaranteed=8000)}
+    world = World.of(node(1, gpus=4), node(2, gpus=1, flavor="t4"), pools=[virtual_pool(devices=limits)])
+    world.submit(request(count=1, flavors=["t4"]))
+    world.run()
+    (task,) = world.submit(request(count=1))
+    rejection = world.run().rejections[task]
+    told = explained(world, task)
+    assert told.dominant is rejection.reason is Reason.LIMIT_REACHED
+    assert told.counts == rejection.counts == {Reason.PLACEABLE: 1, Reason.NOT_ENOUGH_DEVICES: 1}
+    assert told.would_unblock[0].action.startswith("raise the limit of device/a100 by 500 milli")
+
+
+def test_explanation_when_the_task_could_start_now_then_says_so() -> None:
+    world = World.of(node(1, gpus=1))
+    (task,) = world.submit(request(count=1))
+    told = explained(world, task)
+    assert told.dominant is Reason.PLACEABLE
+    assert told.would_unblock == ()
+
+
 def test_explanation_when_others_are_guaranteed_what_is_free_then_says_so() -> None:
     pools = [virtual_pool(1, TENANT, cpu=Limit(borrow=64_000)), virtual_pool(2, RIVAL, cpu=Limit(guaranteed=60_000))]
     world = World.of(node(1, cpu=64_000), pools=pools)

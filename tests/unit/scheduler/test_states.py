@@ -59,6 +59,11 @@ def test_job_state_when_tasks_are_given_then_follows_the_latest_attempts(
     assert job_state_from_tasks(tasks, cancel_requested=cancel) is expected
 
 
+def test_job_state_when_a_retry_waits_then_the_job_still_runs() -> None:
+    assert job_state_from_tasks([TaskState.PENDING], has_run=True) is JobState.RUNNING
+    assert job_state_from_tasks([TaskState.LOST], has_run=True) is JobState.FAILED
+
+
 def test_job_state_when_there_is_no_task_then_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one task"):
         job_state_from_tasks([])

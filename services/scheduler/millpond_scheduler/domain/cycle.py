@@ -1,10 +1,10 @@
 """One batch of decisions: the queue and the snapshot go in, a plan comes out.
 
-The steps, as the README tells them: 1 order the queue; 2 admit against limits; 3 choose a node; 4 take it on the
-snapshot; 5 say why the others wait; 6 keep a node free for whoever has waited too long.
+The steps: 1 order the queue; 2 admit against limits; 3 choose a node; 4 take it on the snapshot; 5 say why the others
+wait; 6 keep a node free for whoever has waited too long.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from millpond_contracts.bodies.tenants import QueuePolicy
@@ -22,7 +22,7 @@ from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, Reason, decide_
 VirtualPools = Mapping[VirtualPoolId, VirtualPoolState]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Admission:
     """Whether the limits let a task in, and if only with some flavors, the request narrowed to them."""
 
@@ -141,22 +141,47 @@ def list_lines(ledger: Ledger, state: VirtualPoolState, candidates: Candidates) 
     return tuple(lines)
 
 
+def decide_rejection(
+    cache: CandidateCache,
+    ledger: Ledger,
+    state: VirtualPoolState | None,
+    request: RequestClass,
+    kept_rows: Collection[int] = (),
+) -> Rejection:
+    """Say why a request does not start, with one count per node of its pool.
+
+    A limit comes first where it alone stands between the task and a node with room.
+    """
+    candidates = cache.get(request)
+    admission = admit(ledger, state, candidates)
+    counts = candidates.count_reasons(kept_rows)
+    if state is None or admission.reason is not None:
+        return Rejection(admission.reason or Reason.NO_VIRTUAL_POOL, counts, admission.lines)
+    lines: tuple[AdmissionLine, ...] = ()
+    if admission.request is not request:
+        lines = list_lines(ledger, state, candidates)
+        if Reason.PLACEABLE in counts and cache.get(admission.request).find_best(kept_rows) is None:
+            return Rejection(Reason.LIMIT_REACHED, counts, lines)
+    reason = decide_dominant(counts, unavailable_would_match=candidates.has_unavailable_match())
+    return Rejection(reason, counts, lines)
+
+
 def _decide(batch: _Batch, task: QueuedTask) -> Rejection | None:
     state = batch.virtual_pools.get(task.virtual_pool)
-    candidates = batch.cache.get(task.request)
     # 2. Admission: which flavors do the limits leave?
-    admission = admit(batch.ledger, state, candidates)
-    if state is None or admission.reason is not None:
-        reason = admission.reason or Reason.NO_VIRTUAL_POOL
-        return Rejection(reason, candidates.count_reasons(batch.kept_rows), admission.lines)
-    if admission.request is not task.request:
+    admission = admit(batch.ledger, state, batch.cache.get(task.request))
+    if state is not None and admission.reason is None:
         candidates = batch.cache.get(admission.request)
-    # 3. The best node that passes every filter.
-    row = candidates.find_best(batch.kept_rows)
-    if row is None:
-        return _reject(batch, task, candidates)
-    _place(batch, task, state, candidates, row)
-    return None
+        # 3. The best node that passes every filter.
+        row = candidates.find_best(batch.kept_rows)
+        if row is not None:
+            _place(batch, task, state, candidates, row)
+            return None
+    # 5. Say why.
+    rejection = decide_rejection(batch.cache, batch.ledger, state, task.request, batch.kept_rows)
+    if rejection.reason in CAPACITY_REASONS:
+        _keep_free(batch, task, batch.cache.get(admission.request))
+    return rejection
 
 
 def _place(batch: _Batch, task: QueuedTask, state: VirtualPoolState, candidates: Candidates, row: int) -> None:
@@ -174,18 +199,14 @@ def _place(batch: _Batch, task: QueuedTask, state: VirtualPoolState, candidates:
     batch.placements.append(Placement(holding, task.virtual_pool, flavor, node.incarnation))
 
 
-def _reject(batch: _Batch, task: QueuedTask, candidates: Candidates) -> Rejection:
-    # 5. Say why, with one count per node.
-    counts = candidates.count_reasons(batch.kept_rows)
-    reason = decide_dominant(counts, unavailable_would_match=candidates.has_unavailable_match())
+def _keep_free(batch: _Batch, task: QueuedTask, candidates: Candidates) -> None:
     # 6. Whom capacity alone has blocked for too long gets a node kept free, one per pool and flavor at a time.
-    waited_us = batch.now_us - task.queued_at_us
-    if reason in CAPACITY_REASONS and waited_us >= batch.policy.hold_after_seconds * 1_000_000:
-        flavors: set[str | None] = set(candidates.flavors) if candidates.request.devices else {None}
-        lines = {(candidates.request.pool, flavor) for flavor in flavors}
-        row = None if lines & batch.kept_lines else find_nearest(batch.snapshot, candidates)
-        if row is not None and row not in batch.kept_rows:
-            batch.kept_rows.add(row)
-            batch.kept_lines |= lines
-            batch.earmarks[task.id] = batch.snapshot.record_at(row).id
-    return Rejection(reason, counts)
+    if batch.now_us - task.queued_at_us < batch.policy.hold_after_seconds * 1_000_000:
+        return
+    flavors: set[str | None] = set(candidates.flavors) if candidates.request.devices else {None}
+    lines = {(candidates.request.pool, flavor) for flavor in flavors}
+    row = None if lines & batch.kept_lines else find_nearest(batch.snapshot, candidates)
+    if row is not None and row not in batch.kept_rows:
+        batch.kept_rows.add(row)
+        batch.kept_lines |= lines
+        batch.earmarks[task.id] = batch.snapshot.record_at(row).id

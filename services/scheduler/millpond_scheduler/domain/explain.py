@@ -10,12 +10,12 @@ from millpond_scheduler.domain import checks, policy, shapes
 from millpond_scheduler.domain.admission import Ledger
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free
-from millpond_scheduler.domain.cycle import VirtualPools, admit, list_lines
+from millpond_scheduler.domain.cycle import VirtualPools, decide_rejection, list_lines
 from millpond_scheduler.domain.earmarks import find_nearest, missing_devices
 from millpond_scheduler.domain.plans import AdmissionLine, Rejection
 from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.snapshot import Snapshot
-from millpond_scheduler.domain.verdicts import CODES, Reason, decide_dominant, describe_reason
+from millpond_scheduler.domain.verdicts import CODES, Reason, describe_reason
 from millpond_scheduler.domain.views import RowView
 
 _LIMITS = frozenset({Reason.LIMIT_REACHED, Reason.GUARANTEE_OF_OTHERS})
@@ -67,17 +67,12 @@ def explain(
         rejection: what the last cycle said of it, which alone knows of earmarks and of the batch's order.
         cache: the remembered scores of this snapshot, if the caller keeps them.
     """
-    candidates = (cache or CandidateCache(snapshot)).get(task.request)
+    cache = cache or CandidateCache(snapshot)
+    candidates = cache.get(task.request)
     state = virtual_pools.get(task.virtual_pool)
     ledger = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool))
     if rejection is None:
-        admission = admit(ledger, state, candidates)
-        counts = candidates.count_reasons()
-        matching = candidates.has_unavailable_match()
-        reason = admission.reason or decide_dominant(counts, unavailable_would_match=matching)
-        rejection = Rejection(reason, counts)
-    else:
-        candidates.refresh()
+        rejection = decide_rejection(cache, ledger, state, task.request)
     lines = () if state is None else list_lines(ledger, state, candidates)
     nodes = sum(rejection.counts.values())
     nearest = find_nearest(snapshot, candidates)
@@ -136,7 +131,7 @@ def _suggest(
     lines: tuple[AdmissionLine, ...],
     nearest: int | None,
 ) -> list[Unblock]:
-    suggestions = [_raise_limit(line) for line in lines if line.missing] if rejection.reason in _LIMITS else []
+    suggestions = [_raise_limit(line) for line in lines if line.missing]
     suggestions += _open_nodes(snapshot, candidates)
     if nearest is not None and not rejection.counts.get(Reason.PLACEABLE):
         suggestions += _free_node(snapshot, candidates, nearest)

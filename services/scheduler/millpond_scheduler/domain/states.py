@@ -34,7 +34,6 @@ TRANSITIONS: Mapping[StrEnum, frozenset[StrEnum]] = {
             JobState.SUCCEEDED,  # every task succeeded, retries included
             JobState.FAILED,  # a task failed, was lost or preempted, and no retry is left
             JobState.CANCELLED,  # by its owner; its tasks are empty by now
-            JobState.PENDING,  # every running attempt ended early and a retry waits for its place
         }
     ),
     JobState.SUCCEEDED: frozenset(),
@@ -128,7 +127,9 @@ def is_final(state: JobState | TaskState | AllocationState) -> bool:
     return not TRANSITIONS[state]
 
 
-def job_state_from_tasks(latest_attempts: Iterable[TaskState], *, cancel_requested: bool = False) -> JobState:
+def job_state_from_tasks(
+    latest_attempts: Iterable[TaskState], *, has_run: bool = False, cancel_requested: bool = False
+) -> JobState:
     """The state of a job, from the newest attempt of each of its tasks.
 
     A retry is a new attempt, hence the newest one; an ended attempt here means that no retry will follow. So a lost or
@@ -136,6 +137,7 @@ def job_state_from_tasks(latest_attempts: Iterable[TaskState], *, cancel_request
 
     Args:
         latest_attempts: one state per task; a job has at least one task.
+        has_run: the job was running before; while a retry waits for its place it still is.
         cancel_requested: the owner asked for the end; a job whose tasks all succeeded before still succeeded.
     """
     states = frozenset(latest_attempts)
@@ -143,7 +145,7 @@ def job_state_from_tasks(latest_attempts: Iterable[TaskState], *, cancel_request
         raise ValueError("a job has at least one task")
     if any(not is_final(state) for state in states):
         started = states - {TaskState.PENDING, TaskState.BOUND, TaskState.STARTING}
-        return JobState.RUNNING if started else JobState.PENDING
+        return JobState.RUNNING if started or has_run else JobState.PENDING
     if states == {TaskState.SUCCEEDED}:
         return JobState.SUCCEEDED
     if cancel_requested or TaskState.CANCELLED in states:
