@@ -1,0 +1,43 @@
+"""API keys: credentials of people and programs."""
+
+from collections.abc import Iterator
+
+from millpond.client.calls import act, change, create, get, get_page
+from millpond.client.naming import find_id, pick_one
+from millpond.client.nouns import Noun
+from millpond_contracts.bodies.shapes import Incoming
+from millpond_contracts.bodies.tenants import ApiKeySpec, ApiKeyView, Role
+from millpond_contracts.ids import ApiKeyId, TenantId
+
+
+class _RoleChange(Incoming):
+    role: Role
+
+
+class ApiKeys(Noun):
+    """`/v1/api-keys`."""
+
+    def create(self, spec: ApiKeySpec) -> ApiKeyView:
+        """Creates a key; this answer alone holds its secret."""
+        return self._send(create("/v1/api-keys", spec, ApiKeyView))
+
+    def list(self, *, tenant_id: TenantId | None = None) -> Iterator[ApiKeyView]:
+        """Keys, never their secrets."""
+        return self._pages(get_page("/v1/api-keys", ApiKeyView, tenant_id=tenant_id))
+
+    def get(self, key: str | ApiKeyId, *, tenant_id: TenantId | None = None) -> ApiKeyView:
+        """One key, by id or name; of several with one name, those in force are meant."""
+        key_id = find_id(ApiKeyId, key)
+        if key_id is None:
+            named = [each for each in self.list(tenant_id=tenant_id) if each.name == key and each.revoked_at is None]
+            return pick_one("key", str(key), named, lambda each: str(each.api_key_id))
+        return self._send(get(f"/v1/api-keys/{key_id}", ApiKeyView))
+
+    def change_role(self, key: ApiKeyView, role: Role) -> ApiKeyView:
+        """Changes a key's role, in force everywhere within seconds."""
+        path = f"/v1/api-keys/{key.api_key_id}/role"
+        return self._send(change("PUT", path, _RoleChange(role=role), ApiKeyView, key.generation))
+
+    def revoke(self, key_id: ApiKeyId) -> ApiKeyView:
+        """Revokes a key: refused everywhere within seconds."""
+        return self._send(act(f"/v1/api-keys/{key_id}/revoke", ApiKeyView))

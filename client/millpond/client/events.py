@@ -1,0 +1,102 @@
+"""Watching a service's events as they happen, resumed by index after a broken connection; and its audit trail."""
+
+from collections.abc import Iterable, Iterator
+
+import httpx
+from pydantic import ValidationError
+
+from millpond.client.answers import AuditRow, ServiceHealth
+from millpond.client.calls import get, get_page
+from millpond.client.errors import MillpondError, error_of
+from millpond.client.nouns import Noun
+from millpond.client.sending import unreachable
+from millpond_contracts.bodies.shapes import Problem
+from millpond_contracts.events.envelope import Envelope
+
+SERVICES = ("registry", "quota", "scheduler", "billing")
+_QUIET_SECONDS = 60.0
+
+
+class Events(Noun):
+    """`/v1/events/<service>`."""
+
+    def watch(self, service: str, *, after: int | None = None, follow: bool = True) -> Iterator[Envelope]:
+        """Events of a service.
+
+        Args:
+            service: `registry`, `quota`, `scheduler` or `billing`.
+            after: Begin after this sequence; None = with what happens from now on.
+            follow: Without it, the iterator ends with the newest event there is.
+
+        Raises:
+            MillpondError: the watch was refused, or the service stayed away.
+        """
+        failures = 0
+        while True:
+            try:
+                for envelope in self._stream(service, after, follow):
+                    after, failures = envelope.seq, 0
+                    yield envelope
+                if not follow:
+                    return
+            except httpx.TransportError as error:
+                failures += 1
+                if failures > self._sender.policy.attempts:
+                    raise unreachable(self._sender.http.base_url, error) from error
+            self._sender.sleep(self._sender.policy.delay_seconds(max(failures, 1)))
+
+    def _stream(self, service: str, after: int | None, follow: bool) -> Iterator[Envelope]:
+        query = {"follow": str(follow).lower()} | ({} if after is None else {"after": str(after)})
+        http, timeout = self._sender.http, httpx.Timeout(10.0, read=_QUIET_SECONDS)
+        with http.stream("GET", f"/v1/events/{service}", params=query, timeout=timeout) as response:
+            if response.status_code >= 400:
+                response.read()
+                raise error_of(response)
+            for kind, data in parse_events(response.iter_lines()):
+                if kind == "problem":
+                    raise _ended(data)
+                yield Envelope.model_validate_json(data)
+
+
+class Audit(Noun):
+    """`/v1/audit/<service>`."""
+
+    def list(self, service: str, *, object_: str | None = None, actor: str | None = None) -> Iterator[AuditRow]:
+        """Who did what, oldest first."""
+        return self._pages(get_page(f"/v1/audit/{service}", AuditRow, object=object_, actor=actor))
+
+
+class Health(Noun):
+    """`/healthz/<service>`."""
+
+    def get(self, service: str) -> ServiceHealth:
+        """How a service is, with reasons."""
+        return self._send(get(f"/healthz/{service}", ServiceHealth))
+
+
+def parse_events(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The kind and data of each server-sent event.
+
+    Source: WHATWG HTML, "Server-sent events", interpreting an event stream.
+    """
+    kind, data = "message", list[str]()
+    for line in lines:
+        if not line:
+            if data:
+                yield kind, "\n".join(data)
+            kind, data = "message", []
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            kind = value
+        elif name == "data":
+            data.append(value)
+
+
+def _ended(data: str) -> MillpondError:
+    try:
+        problem = Problem.model_validate_json(data)
+    except ValidationError:
+        return MillpondError(f"the watch was ended: {data[:300]}", code="client.watch.ended")
+    return MillpondError(problem.detail, code=problem.code, status=problem.status)

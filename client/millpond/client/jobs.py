@@ -1,0 +1,139 @@
+"""Jobs: submitting, following, and asking why they wait."""
+
+import time
+from collections.abc import Callable, Iterator
+
+from millpond.client.calls import act, create, get, get_page
+from millpond.client.errors import NotFound, WaitTimeout
+from millpond.client.naming import find_id
+from millpond.client.nouns import Noun
+from millpond_contracts.bodies.jobs import Explanation, JobDetail, JobSpec, JobState, JobView, LogPage, TaskView
+from millpond_contracts.ids import JobId, ProjectId, TaskId, VirtualPoolId
+
+FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+JobRef = str | JobId | JobView
+
+
+class Jobs(Noun):
+    """`/v1/jobs`. A job is named by its id, by a view of it, or by its name: the newest of that name is meant."""
+
+    def submit(self, spec: JobSpec) -> JobView:
+        """Submits a job; it is queued even when nothing could start it now."""
+        return self._send(create("/v1/jobs", spec, JobView))
+
+    def list(
+        self,
+        *,
+        state: JobState | None = None,
+        virtual_pool: VirtualPoolId | None = None,
+        project: ProjectId | None = None,
+        label: str | None = None,
+    ) -> Iterator[JobView]:
+        """Jobs, oldest first. `label` is `key` or `key=value`."""
+        filters = {"state": state, "virtual_pool": virtual_pool, "project": project, "label": label}
+        return self._pages(get_page("/v1/jobs", JobView, **filters))
+
+    def get(self, job: JobRef) -> JobDetail:
+        """One job with its specification and its tasks."""
+        return self._send(get(f"/v1/jobs/{self.id_of(job)}", JobDetail))
+
+    def tasks(self, job: JobRef) -> Iterator[TaskView]:
+        """All tasks of a job."""
+        return self._pages(get_page(f"/v1/jobs/{self.id_of(job)}/tasks", TaskView))
+
+    def cancel(self, job: JobRef) -> JobView:
+        """Ends a job: what waits ends at once, what runs is stopped with its grace."""
+        return self._send(act(f"/v1/jobs/{self.id_of(job)}/cancel", JobView))
+
+    def explain(self, job: JobRef) -> Explanation:
+        """Why a job waits, how many nodes are unfit for which reason, and what would help."""
+        return self._send(get(f"/v1/jobs/{self.id_of(job)}/explain", Explanation))
+
+    def wait(
+        self,
+        job: JobRef,
+        *,
+        timeout_seconds: float | None = None,
+        poll_seconds: float = 0.5,
+        on_change: Callable[[JobDetail], None] = lambda _: None,
+    ) -> JobDetail:
+        """The job once it has ended.
+
+        Args:
+            job: Which one.
+            timeout_seconds: How long to wait at most; None = without end.
+            poll_seconds: Time between two looks.
+            on_change: Called with the job at first and whenever it has changed.
+
+        Raises:
+            WaitTimeout: it has not ended in time; it goes on.
+        """
+        job_id = self.id_of(job)
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        seen = -1
+        while True:
+            detail = self.get(job_id)
+            if detail.generation != seen:
+                seen = detail.generation
+                on_change(detail)
+            if detail.state in FINAL:
+                return detail
+            if deadline is not None and time.monotonic() + poll_seconds > deadline:
+                raise WaitTimeout(
+                    f"job {detail.name} ({job_id}) is still {detail.state} after {timeout_seconds:g} s; it goes on",
+                    code="client.wait.timeout",
+                )
+            self._sender.sleep(poll_seconds)
+
+    def log_page(self, job: JobRef, *, task_id: TaskId | None = None, offset: int = 0) -> LogPage:
+        """A part of the log of a task's latest attempt, from a byte `offset`; without a task, of the first one."""
+        return self._send(get(f"/v1/jobs/{self.id_of(job)}/logs", LogPage, task_id=task_id, offset=offset))
+
+    def logs(self, job: JobRef, *, task_id: TaskId | None = None) -> str:
+        """What a task has printed so far."""
+        return "".join(self.read_log(job, task_id=task_id))
+
+    def read_log(self, job: JobRef, *, task_id: TaskId | None = None, follow: bool = False) -> Iterator[str]:
+        """The log in pieces; with `follow`, until the task has ended and everything was read."""
+        job_id, offset = self.id_of(job), 0
+        while True:
+            page = self._find_log_page(job_id, task_id, offset)
+            if page is not None and page.text:
+                yield page.text
+            is_forward = page is not None and page.next_offset > offset
+            if page is not None:
+                offset = page.next_offset
+            if is_forward:
+                continue
+            is_over = page is not None and page.ended
+            if is_over or not follow or (page is None and self.get(job_id).state in FINAL):
+                return
+            self._sender.sleep(0.3)
+
+    def id_of(self, job: JobRef) -> JobId:
+        """The id of a job; a name stands for the newest job of that name.
+
+        Raises:
+            NotFound: no job has this name.
+        """
+        if isinstance(job, JobView):
+            return job.job_id
+        job_id = find_id(JobId, job)
+        if job_id is not None:
+            return job_id
+        newest = None
+        for each in self.list():
+            if each.name == job:
+                newest = each
+        if newest is None:
+            raise NotFound(f"there is no job {job!r} that these credentials may see", code="client.name.unknown")
+        return newest.job_id
+
+    def _find_log_page(self, job_id: JobId, task_id: TaskId | None, offset: int) -> LogPage | None:
+        """None while the task has not started anywhere, so that there is no log."""
+        try:
+            return self.log_page(job_id, task_id=task_id, offset=offset)
+        except NotFound as error:
+            if error.code == "scheduler.job.not_found":
+                raise
+            return None
