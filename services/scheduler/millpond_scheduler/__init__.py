@@ -1,1 +1,1 @@
-"""Placeholder docstring."""
+"""Decides where: jobs, queues, allocations; the only writer of who holds which device."""

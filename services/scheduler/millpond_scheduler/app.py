@@ -1,0 +1,39 @@
+"""The scheduler's HTTP application."""
+
+import httpx
+from fastapi import FastAPI
+
+from millpond_contracts.ids import NodeId
+from millpond_kernel.app import Kernel, ServiceApp, build_app
+from millpond_kernel.db import SYSTEM
+from millpond_scheduler.providers.bells import NodeBell, Waiters
+from millpond_scheduler.routes import jobs, work
+from millpond_scheduler.settings import Settings
+from millpond_scheduler.usecases.work import list_ordered_nodes
+
+
+def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
+    """The application, with settings from the environment unless given."""
+    chosen = settings or Settings()
+
+    async def start(app: FastAPI, kernel: Kernel) -> None:
+        async def list_ordered() -> list[NodeId]:
+            async with kernel.database.begin(SYSTEM) as unit:
+                return await list_ordered_nodes(unit)
+
+        app.state.bell = NodeBell(kernel.redis, chosen.redis_prefix)
+        app.state.waiters = Waiters(kernel.redis, chosen.redis_prefix, list_ordered)
+        app.state.waiters.start()
+
+    async def stop(app: FastAPI, kernel: Kernel) -> None:
+        await app.state.waiters.stop()
+
+    return build_app(
+        ServiceApp(
+            settings=chosen,
+            routers=[jobs.router, work.router],
+            on_start=start,
+            on_stop=stop,
+            transport=transport,
+        )
+    )

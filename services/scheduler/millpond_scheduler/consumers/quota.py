@@ -1,0 +1,41 @@
+"""Follows quota: virtual pools with their limits, and projects."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millpond_contracts.bodies.tenants import ProjectView, VirtualPoolView
+from millpond_contracts.events import Envelope
+from millpond_contracts.events.quota import ProjectChanged, VirtualPoolChanged
+from millpond_kernel.streams import Consumer
+from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.store import views
+from millpond_scheduler.usecases.virtual_pools import take_virtual_pool
+
+
+def quota_consumer(after_batch: Callable[[], None]) -> Consumer:
+    """The consumer of quota's events; `after_batch` wakes the leader of this process."""
+    return Consumer(
+        name="scheduler",
+        publisher="quota",
+        handlers={VirtualPoolChanged: _on_virtual_pool, ProjectChanged: _on_project},
+        snapshots={"virtual-pools": _load_virtual_pools, "projects": _load_projects},
+        after_batch=after_batch,
+    )
+
+
+async def _on_virtual_pool(unit: UnitOfWork, envelope: Envelope, event: VirtualPoolChanged) -> None:
+    await take_virtual_pool(unit, event.virtual_pool)
+
+
+async def _on_project(unit: UnitOfWork, envelope: Envelope, event: ProjectChanged) -> None:
+    await views.write_project(unit, event.project, deleted=event.deleted)
+
+
+async def _load_virtual_pools(unit: UnitOfWork, items: Sequence[dict[str, Any]]) -> None:
+    for item in items:
+        await take_virtual_pool(unit, VirtualPoolView.model_validate(item))
+
+
+async def _load_projects(unit: UnitOfWork, items: Sequence[dict[str, Any]]) -> None:
+    for item in items:
+        await views.write_project(unit, ProjectView.model_validate(item), deleted=False)

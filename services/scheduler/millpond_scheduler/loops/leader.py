@@ -1,0 +1,230 @@
+"""The leader of a shard: takes changes, plans a batch, makes it durable, rings for the nodes; again while work waits.
+
+Idle it waits for the doorbell and looks once a second. Every transaction checks the epoch, so a leader that was
+replaced without knowing it can write nothing.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from millpond_contracts.ids import NodeId, TaskId, VirtualPoolId
+from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database
+from millpond_kernel.doorbell import LINGER_SECONDS, DoorListener
+from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, release_lease
+from millpond_kernel.observability import LEADER, LOOP_SECONDS, log
+from millpond_kernel.pausing import Stop, sleep_or_stop
+from millpond_scheduler.domain.cycle import plan_batch
+from millpond_scheduler.domain.plans import Placement, Plan, Rejection
+from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.providers.bells import NodeBell
+from millpond_scheduler.store.changes import ChangeKind
+from millpond_scheduler.store.guards import GuardFailed
+from millpond_scheduler.usecases.cycle import commit_placements
+from millpond_scheduler.usecases.records import microseconds_of
+from millpond_scheduler.usecases.recount import recount
+from millpond_scheduler.usecases.shard import Shard, apply_changes, load_shard, refresh_shard
+from millpond_scheduler.usecases.verdicts import VerdictMemory, write_verdicts
+
+LEASE_NAME = "scheduler/shard-0"
+# A queue in which nothing changes is planned again this often: waiting long enough earns a task an earmark.
+REPLAN_SECONDS = 10.0
+# So many refused batches in a row and the leader's memory is not trusted any more.
+MAX_REFUSED = 3
+
+
+@dataclass(slots=True)
+class LeaderPolicy:
+    """How the leader works; from the settings."""
+
+    batch_tasks: int = 500
+    lease_seconds: float = 10.0
+    poll_seconds: float = 1.0
+    verdict_seconds: float = 2.0
+    policy: Policy = field(default_factory=Policy)
+
+
+class Leader:
+    """One copy of the scheduler's cycle; of all copies one holds the lease and works, the others wait for it."""
+
+    def __init__(
+        self, database: Database, bell: NodeBell, listener: DoorListener, rules: LeaderPolicy | None = None
+    ) -> None:
+        self._database = database
+        self._bell = bell
+        self._listener = listener
+        self._rules = rules or LeaderPolicy()
+        self._holder: UUID = uuid4()
+        self.lease: Lease | None = None
+        self.shard: Shard | None = None
+        self._renew_at = 0.0
+        self._refused = 0
+        self._planned_at = 0.0
+        self._verdicts_at = 0.0
+        self._is_dirty = True
+        self._rejections: Mapping[TaskId, Rejection] = {}
+        self._memory = VerdictMemory()
+
+    async def run(self, stop: Stop) -> None:
+        """Works until `stop` is set; an absent database or a lost lease makes it wait and load everything anew."""
+        self._listener.start()
+        try:
+            while not stop.is_set():
+                busy = await self._step_quietly()
+                if busy:
+                    continue
+                if await self._listener.wait(self._rules.poll_seconds):
+                    await sleep_or_stop(stop, LINGER_SECONDS)
+        finally:
+            await self._listener.stop()
+            await self._give_up_lease()
+
+    async def _step_quietly(self) -> bool:
+        try:
+            return await self.step()
+        except LeaseLost:
+            log.warning("leader_replaced", lease=LEASE_NAME)
+        except (*AWAY_ERRORS, asyncpg.PostgresError) as error:
+            log.warning("leader_database_away", error=type(error).__name__)
+        except Exception as error:
+            log.error("leader_failed", exc_info=error)
+        self.forget()
+        return False
+
+    def forget(self) -> None:
+        """Drops the memory; the next step loads it anew under the lease as it then is."""
+        self.shard, self.lease, self._renew_at = None, None, 0.0
+        self._rejections, self._is_dirty = {}, True
+        self._memory = VerdictMemory()
+
+    async def _give_up_lease(self) -> None:
+        if self.lease is not None:
+            try:
+                await release_lease(self._database, self.lease)
+            except (*AWAY_ERRORS, asyncpg.PostgresError):
+                log.debug("lease_not_released", lease=LEASE_NAME)
+
+    async def step(self) -> bool:
+        """One pass; True when more work waits already."""
+        if not await self._hold_lease():
+            return False
+        shard = await self._take_changes()
+        # 1-6: order, admit, choose, take, explain, keep free - see the domain's cycle.
+        plan = await self._plan(shard)
+        placed = False
+        if plan is not None and plan.placements:
+            placed = await self._commit(shard, plan)
+        if not placed:
+            await self._tell(shard)
+        return placed
+
+    async def _hold_lease(self) -> bool:
+        """Renews at a third of the lease's life; a new epoch means that somebody else may have written meanwhile."""
+        if self.lease is not None and time.monotonic() < self._renew_at:
+            return True
+        lease = await acquire_lease(self._database, LEASE_NAME, self._holder, self._rules.lease_seconds)
+        LEADER.labels("scheduler", LEASE_NAME).set(1 if lease else 0)
+        if lease is not None:
+            self._renew_at = time.monotonic() + self._rules.lease_seconds / 3
+        if lease is None or self.lease is None or lease.epoch != self.lease.epoch:
+            self.forget()
+            self.lease, self._renew_at = lease, time.monotonic() + self._rules.lease_seconds / 3
+        return lease is not None
+
+    async def _take_changes(self) -> Shard:
+        lease = self._lease()
+        async with self._database.begin(SYSTEM) as unit:
+            if self.shard is None:
+                shard = await load_shard(unit, lease)
+                changed = True
+            else:
+                shard = self.shard
+                changed = bool(await refresh_shard(unit, lease, shard))
+        if self.shard is None:
+            log.info("leader_loaded", epoch=lease.epoch, waiting=len(shard.waiting), live=len(shard.live))
+        self.shard = shard
+        self._is_dirty = self._is_dirty or changed
+        return shard
+
+    async def _plan(self, shard: Shard) -> Plan | None:
+        if not shard.waiting:
+            self._rejections, self._is_dirty = {}, False
+            return None
+        if not self._is_dirty and time.monotonic() - self._planned_at < REPLAN_SECONDS:
+            return None
+        started = time.monotonic()
+        now = await self._database.now()
+        plan = plan_batch(
+            shard.snapshot,
+            shard.queue(),
+            shard.virtual_pools,
+            microseconds_of(now),
+            self._rules.policy,
+            self._rules.batch_tasks if self._refused == 0 else 1,
+            shard.cache,
+        )
+        self._planned_at = time.monotonic()
+        LOOP_SECONDS.labels("scheduler", "plan").observe(self._planned_at - started)
+        self._is_dirty = bool(plan.placements)
+        self._rejections = plan.rejections
+        return plan
+
+    async def _commit(self, shard: Shard, plan: Plan) -> bool:
+        started = time.monotonic()
+        try:
+            async with self._database.begin(SYSTEM) as unit:
+                records = await commit_placements(unit, self._lease(), shard, plan.placements)
+        except (GuardFailed, asyncpg.IntegrityConstraintViolationError) as error:
+            shard.snapshot.undo_to(plan.mark)
+            await self._recover(shard, plan.placements, error)
+            return True
+        # What was planned is what is held now: the trial becomes the holding.
+        shard.snapshot.keep()
+        for record in records:
+            shard.hold(record)
+        self._refused = 0
+        LOOP_SECONDS.labels("scheduler", "commit").observe(time.monotonic() - started)
+        await self._bell.ring({record.node for record in records})
+        return True
+
+    async def _recover(self, shard: Shard, placements: tuple[Placement, ...], error: Exception) -> None:
+        """After a refused batch: counts what it touched anew, reads it again, and goes on one task at a time."""
+        self._refused += 1
+        log.warning("batch_refused", placements=len(placements), refused=self._refused, error=f"{error}"[:200])
+        if self._refused > MAX_REFUSED:
+            self._refused = 1
+            self.forget()
+            return
+        nodes: set[NodeId] = {placement.holding.node for placement in placements}
+        virtual_pools: set[VirtualPoolId] = {placement.virtual_pool for placement in placements}
+        async with self._database.begin(SYSTEM) as unit:
+            await recount(unit, sorted(nodes), sorted(virtual_pools))
+        async with self._database.begin(SYSTEM) as unit:
+            await apply_changes(
+                unit,
+                shard,
+                {
+                    ChangeKind.NODE: {*nodes},
+                    ChangeKind.VIRTUAL_POOL: {*virtual_pools},
+                    ChangeKind.TASK: {placement.holding.task for placement in placements},
+                },
+            )
+        self._is_dirty = True
+
+    async def _tell(self, shard: Shard) -> None:
+        """Writes verdicts when there is something to say, at most every few seconds."""
+        if not shard.waiting and not self._memory.written and not self._memory.blocked and self._memory.is_loaded:
+            return
+        if time.monotonic() - self._verdicts_at < self._rules.verdict_seconds:
+            return
+        self._verdicts_at = time.monotonic()
+        async with self._database.begin(SYSTEM) as unit:
+            await write_verdicts(unit, self._lease(), shard, self._rejections, self._memory)
+
+    def _lease(self) -> Lease:
+        if self.lease is None:
+            raise LeaseLost(f"{LEASE_NAME}: not held")
+        return self.lease

@@ -1,0 +1,1 @@
+"""HTTP routes for tenants, operators and agents. May import use cases and what lies below them."""

@@ -1,0 +1,89 @@
+"""Routes of jobs: submit, list, read, cancel."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from millpond_contracts.bodies.jobs import JobDetail, JobSpec, JobState, JobView
+from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.ids import JobId, ProjectId, VirtualPoolId
+from millpond_kernel.app import Kernel
+from millpond_kernel.auth import MemberCaller, ReaderCaller
+from millpond_kernel.db import SYSTEM
+from millpond_kernel.generation import etag
+from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
+from millpond_kernel.pagination import Paging, make_page
+from millpond_scheduler.providers.bells import NodeBell
+from millpond_scheduler.store import jobs
+from millpond_scheduler.usecases.jobs import cancel_job, submit_job
+from millpond_scheduler.usecases.reading import read_job
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+LabelQuery = Annotated[
+    str | None, Query(max_length=200, pattern=r"^[^=]{1,63}(=.{0,128})?$", description="`key` or `key=value`")
+]
+
+
+@router.post("", status_code=201, response_model=JobView)
+async def submit(request: Request, caller: MemberCaller, key: IdempotencyKey, body: JobSpec) -> Response:
+    """Submits a job. It is queued even when nothing could start it now; `explain` says what it waits for."""
+    kernel: Kernel = request.app.state.kernel
+    return await run_idempotent(
+        request,
+        kernel.database,
+        caller,
+        key,
+        lambda unit: submit_job(unit, caller, body),
+        location=lambda answer: f"/v1/jobs/{getattr(answer, 'job_id', '')}",
+    )
+
+
+@router.get("")
+async def list_jobs(
+    request: Request,
+    caller: ReaderCaller,
+    paging: Paging,
+    state: JobState | None = None,
+    virtual_pool: VirtualPoolId | None = None,
+    project: ProjectId | None = None,
+    label: LabelQuery = None,
+) -> Page[JobView]:
+    """Jobs by id, oldest first."""
+    kernel: Kernel = request.app.state.kernel
+    name, equals, value = (label or "").partition("=")
+    wanted = (name, value if equals else None) if label else None
+    async with kernel.database.begin(caller.scope) as unit:
+        rows = await jobs.list_jobs(
+            unit,
+            paging.after_uuid(),
+            paging.limit + 1,
+            state=state,
+            virtual_pool=virtual_pool,
+            project=project,
+            label=wanted,
+        )
+        groups = await jobs.count_tasks(unit, [row["id"] for row in rows])
+    return make_page(rows, paging, lambda row: jobs.job_view(row, groups[JobId.of(row["id"])]), lambda row: row["id"])
+
+
+@router.get("/{job_id}")
+async def get_job(request: Request, response: Response, caller: ReaderCaller, job_id: JobId) -> JobDetail:
+    """A job with its specification and its first 500 tasks; the others are listed by `/tasks`."""
+    kernel: Kernel = request.app.state.kernel
+    async with kernel.database.begin(caller.scope) as unit:
+        detail = await read_job(unit, caller, job_id)
+    response.headers["ETag"] = etag(detail.generation)
+    return detail
+
+
+@router.post("/{job_id}/cancel")
+async def cancel(request: Request, caller: MemberCaller, job_id: JobId) -> JobView:
+    """Ends a job: what waits ends at once, what runs is stopped with its grace. Repeating it changes nothing."""
+    kernel: Kernel = request.app.state.kernel
+    bell: NodeBell = request.app.state.bell
+    async with kernel.database.begin(SYSTEM) as unit:
+        view, nodes = await cancel_job(unit, caller, job_id)
+    await bell.ring(nodes)
+    return view

@@ -1,0 +1,32 @@
+"""Settings of the scheduler."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from millpond_kernel.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    """Settings of the scheduler service."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MILLPOND_SCHEDULER_", frozen=True, extra="ignore", populate_by_name=True
+    )
+
+    service: ClassVar[str] = "scheduler"
+
+    log_folder: Path = Field(Path("millpond-logs"), description="folder of the tasks' logs, shared by all copies")
+    log_days: int = Field(14, ge=1, le=3650, description="days that logs are kept after their last byte")
+    history_days: int = Field(400, ge=1, le=36_500, description="days that ended jobs and allocations are kept")
+    batch_tasks: int = Field(500, ge=1, le=10_000, description="most placements of one transaction")
+    leader_seconds: float = Field(10.0, ge=1, le=300, description="life of the leader's lease")
+    poll_seconds: float = Field(1.0, ge=0.05, le=60, description="how often the leader looks without being woken")
+    hold_after_seconds: int = Field(
+        600, ge=1, le=86_400, description="wait for capacity after which a node is kept free for a task"
+    )
+    verdict_seconds: float = Field(2.0, ge=0.1, le=60, description="most frequent writing of verdicts")
+    lease_check_seconds: float = Field(2.0, ge=0.1, le=60, description="interval of the look at the nodes' leases")
+    recount_seconds: float = Field(30.0, ge=1, le=3600, description="interval of the recount of guards and usage")

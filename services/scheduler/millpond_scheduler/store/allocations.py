@@ -1,0 +1,280 @@
+"""Rows of allocations: one attempt of a task on one node, with everything that others are told of it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from millpond_contracts.bodies.jobs import AllocationState, AllocationView, DeviceShare, EndReason
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.ids import (
+    AllocationId,
+    JobId,
+    NodeId,
+    PoolId,
+    PriceVersionId,
+    ProjectId,
+    TaskId,
+    TenantId,
+    VirtualPoolId,
+)
+from millpond_kernel.problem import ProblemError
+from millpond_kernel.uow import UnitOfWork
+
+
+@dataclass(slots=True)
+class AllocationRecord:
+    """One allocation, changed in memory and written by `update_allocations`. Units as in `AllocationView`.
+
+    `last_sequence` is the highest report applied; `order_sent_at` when its present order was last given to the agent.
+    """
+
+    id: AllocationId
+    tenant: TenantId
+    project: ProjectId | None
+    virtual_pool: VirtualPoolId
+    pool: PoolId
+    node: NodeId
+    job: JobId
+    job_name: str
+    labels: dict[str, str]
+    task: TaskId
+    group: str
+    index: int
+    attempt: int
+    cpu_milli: int
+    memory_mib: int
+    flavor: str | None
+    devices: tuple[DeviceShare, ...]
+    price_version: PriceVersionId | None
+    stop_grace_seconds: int
+    time_limit_seconds: int | None
+    epoch: int
+    bound_at: datetime
+    term: str = "on_demand"
+    state: AllocationState = AllocationState.BOUND
+    active_at: datetime | None = None
+    stop_requested_at: datetime | None = None
+    stop_reason: EndReason | None = None
+    waived_from: datetime | None = None
+    released_at: datetime | None = None
+    reason: EndReason | None = None
+    exit_code: int | None = None
+    last_sequence: int = 0
+    order_sent_at: datetime | None = None
+    generation: int = 1
+
+    def view(self) -> AllocationView:
+        """The allocation as others see it."""
+        return AllocationView(
+            allocation_id=self.id,
+            job_id=self.job,
+            job_name=self.job_name,
+            task_id=self.task,
+            group=self.group,
+            index=self.index,
+            attempt=self.attempt,
+            tenant_id=self.tenant,
+            project_id=self.project,
+            virtual_pool_id=self.virtual_pool,
+            pool_id=self.pool,
+            node_id=self.node,
+            cpu_milli=self.cpu_milli,
+            memory_mib=self.memory_mib,
+            devices=self.devices,
+            term=self.term,
+            price_version_id=self.price_version,
+            labels=self.labels,
+            state=self.state,
+            epoch=self.epoch,
+            bound_at=self.bound_at,
+            active_at=self.active_at,
+            stop_requested_at=self.stop_requested_at,
+            waived_from=self.waived_from,
+            released_at=self.released_at,
+            reason=self.reason,
+            exit_code=self.exit_code,
+            generation=self.generation,
+        )
+
+
+def allocation_record(row: asyncpg.Record) -> AllocationRecord:
+    """The allocation of a row."""
+    return AllocationRecord(
+        id=AllocationId.of(row["id"]),
+        tenant=TenantId.of(row["tenant_id"]),
+        project=None if row["project_id"] is None else ProjectId.of(row["project_id"]),
+        virtual_pool=VirtualPoolId.of(row["virtual_pool_id"]),
+        pool=PoolId.of(row["pool_id"]),
+        node=NodeId.of(row["node_id"]),
+        job=JobId.of(row["job_id"]),
+        job_name=row["job_name"],
+        labels=row["labels"],
+        task=TaskId.of(row["task_id"]),
+        group=row["group_name"],
+        index=row["index"],
+        attempt=row["attempt"],
+        cpu_milli=row["cpu_milli"],
+        memory_mib=row["memory_mib"],
+        flavor=row["flavor"],
+        devices=tuple(DeviceShare.model_validate(share) for share in row["devices"]),
+        price_version=None if row["price_version_id"] is None else PriceVersionId.of(row["price_version_id"]),
+        stop_grace_seconds=row["stop_grace_seconds"],
+        time_limit_seconds=row["time_limit_seconds"],
+        epoch=row["epoch"],
+        bound_at=row["bound_at"],
+        term=row["term"],
+        state=AllocationState(row["state"]),
+        active_at=row["active_at"],
+        stop_requested_at=row["stop_requested_at"],
+        stop_reason=None if row["stop_reason"] is None else EndReason(row["stop_reason"]),
+        waived_from=row["waived_from"],
+        released_at=row["released_at"],
+        reason=None if row["reason"] is None else EndReason(row["reason"]),
+        exit_code=row["exit_code"],
+        last_sequence=row["last_sequence"],
+        order_sent_at=row["order_sent_at"],
+        generation=row["generation"],
+    )
+
+
+_INSERT = """
+INSERT INTO allocation (id, tenant_id, project_id, virtual_pool_id, pool_id, node_id, job_id, job_name, labels, task_id,
+    group_name, index, attempt, cpu_milli, memory_mib, flavor, devices, term, price_version_id, stop_grace_seconds,
+    time_limit_seconds, state, epoch, bound_at, generation)
+SELECT i, t, p, v, o, n, j, jn, l::jsonb, k, g, x, a, c, m, f, d::jsonb, 'on_demand', r, s, z, 'bound', $21, $22, 1
+FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::uuid[], $7::uuid[], $8::text[], $9::text[],
+    $10::uuid[], $11::text[], $12::int[], $13::int[], $14::bigint[], $15::bigint[], $16::text[], $17::text[],
+    $18::uuid[], $19::int[], $20::int[]) AS u(i, t, p, v, o, n, j, jn, l, k, g, x, a, c, m, f, d, r, s, z)
+"""
+
+
+async def insert_allocations(
+    unit: UnitOfWork,
+    records: Sequence[AllocationRecord],
+    labels: Sequence[str],
+    devices: Sequence[str],
+    epoch: int,
+    bound_at: datetime,
+) -> None:
+    """Stores new allocations; `labels` and `devices` are theirs as JSON texts."""
+    await unit.execute(
+        _INSERT,
+        [record.id for record in records],
+        [record.tenant for record in records],
+        [record.project for record in records],
+        [record.virtual_pool for record in records],
+        [record.pool for record in records],
+        [record.node for record in records],
+        [record.job for record in records],
+        [record.job_name for record in records],
+        labels,
+        [record.task for record in records],
+        [record.group for record in records],
+        [record.index for record in records],
+        [record.attempt for record in records],
+        [record.cpu_milli for record in records],
+        [record.memory_mib for record in records],
+        [record.flavor for record in records],
+        devices,
+        [record.price_version for record in records],
+        [record.stop_grace_seconds for record in records],
+        [record.time_limit_seconds for record in records],
+        epoch,
+        bound_at,
+    )
+
+
+async def update_allocations(unit: UnitOfWork, records: Sequence[AllocationRecord]) -> None:
+    """Writes what may change of allocations whose rows are locked."""
+    await unit.execute(
+        "UPDATE allocation a SET state = x.s, active_at = x.aa, stop_requested_at = x.sa, stop_reason = x.sr,"
+        " waived_from = x.w, released_at = x.ra, reason = x.r, exit_code = x.e, last_sequence = x.q,"
+        " order_sent_at = x.os, generation = x.g"
+        " FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::text[], $6::timestamptz[],"
+        " $7::timestamptz[], $8::text[], $9::int[], $10::bigint[], $11::timestamptz[], $12::bigint[])"
+        " AS x(id, s, aa, sa, sr, w, ra, r, e, q, os, g) WHERE a.id = x.id",
+        [record.id for record in records],
+        [record.state.value for record in records],
+        [record.active_at for record in records],
+        [record.stop_requested_at for record in records],
+        [None if record.stop_reason is None else record.stop_reason.value for record in records],
+        [record.waived_from for record in records],
+        [record.released_at for record in records],
+        [None if record.reason is None else record.reason.value for record in records],
+        [record.exit_code for record in records],
+        [record.last_sequence for record in records],
+        [record.order_sent_at for record in records],
+        [record.generation for record in records],
+    )
+
+
+async def lock_allocations(unit: UnitOfWork, ids: Sequence[UUID]) -> list[asyncpg.Record]:
+    """Allocations locked in the order of their ids, with the attempt, state and queue place of their task.
+
+    The caller has locked their jobs.
+    """
+    return await unit.fetch(
+        "SELECT a.*, t.attempt AS task_attempt, t.state AS task_state FROM allocation a JOIN task t ON t.id = a.task_id"
+        " WHERE a.id = ANY($1) ORDER BY a.id FOR NO KEY UPDATE OF a",
+        ids,
+    )
+
+
+async def find_jobs_of(unit: UnitOfWork, allocations: Sequence[UUID]) -> list[UUID]:
+    """The jobs that the allocations belong to."""
+    rows = await unit.fetch("SELECT DISTINCT job_id FROM allocation WHERE id = ANY($1)", allocations)
+    return [row["job_id"] for row in rows]
+
+
+async def get_allocation(unit: UnitOfWork, allocation: AllocationId) -> AllocationRecord:
+    """The allocation as the caller's scope may see it.
+
+    Raises:
+        ProblemError: 404 `scheduler.allocation.not_found`.
+    """
+    row = await unit.fetchrow("SELECT * FROM allocation WHERE id = $1", allocation)
+    if row is None:
+        raise ProblemError(ErrorCode.ALLOCATION_NOT_FOUND, f"There is no allocation {allocation}.")
+    return allocation_record(row)
+
+
+async def list_live(unit: UnitOfWork, nodes: Sequence[UUID] | None = None) -> list[AllocationRecord]:
+    """Allocations that hold something, on some nodes or (None) on all."""
+    rows = await unit.fetch(
+        "SELECT * FROM allocation WHERE state <> 'released' AND ($1::uuid[] IS NULL OR node_id = ANY($1))", nodes
+    )
+    return [allocation_record(row) for row in rows]
+
+
+async def find_released(unit: UnitOfWork, allocations: Iterable[UUID]) -> list[UUID]:
+    """Those of the allocations that hold nothing any more."""
+    rows = await unit.fetch("SELECT id FROM allocation WHERE id = ANY($1) AND state = 'released'", list(allocations))
+    return [row["id"] for row in rows]
+
+
+async def list_allocations(
+    unit: UnitOfWork,
+    after: UUID | None,
+    limit: int,
+    *,
+    job: JobId | None = None,
+    node: NodeId | None = None,
+    virtual_pool: VirtualPoolId | None = None,
+    state: AllocationState | None = None,
+) -> list[AllocationRecord]:
+    """Allocations by id."""
+    rows = await unit.fetch(
+        "SELECT * FROM allocation WHERE ($1::uuid IS NULL OR id > $1) AND ($3::uuid IS NULL OR job_id = $3)"
+        " AND ($4::uuid IS NULL OR node_id = $4) AND ($5::uuid IS NULL OR virtual_pool_id = $5)"
+        " AND ($6::text IS NULL OR state = $6) ORDER BY id LIMIT $2",
+        after,
+        limit,
+        job,
+        node,
+        virtual_pool,
+        None if state is None else state.value,
+    )
+    return [allocation_record(row) for row in rows]

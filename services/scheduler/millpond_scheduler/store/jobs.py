@@ -1,0 +1,185 @@
+"""Rows of jobs and of their tasks. A job's row is the lock of its tasks and allocations: it is taken before them."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from millpond_contracts.bodies.jobs import EndReason, GroupView, JobKind, JobSpec, JobState, JobView
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.ids import JobId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
+from millpond_kernel.problem import ProblemError
+from millpond_kernel.uow import UnitOfWork
+
+_SUBMIT = """
+WITH j AS (
+    INSERT INTO job (id, tenant_id, project_id, virtual_pool_id, pool_id, name, kind, priority, labels, spec, state,
+        generation)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', 1) RETURNING created_at
+), t AS (
+    INSERT INTO task (id, job_id, tenant_id, virtual_pool_id, group_name, index, attempt, priority, queued_at, state)
+    SELECT x.id, $1, $2, $4, x.g, x.i, 1, $8, j.created_at, 'pending'
+    FROM j, unnest($11::uuid[], $12::text[], $13::int[]) AS x(id, g, i)
+), c AS (
+    INSERT INTO change (kind, object_id) SELECT 'task', unnest($11::uuid[])
+)
+SELECT created_at FROM j
+"""
+
+
+async def insert_job(
+    unit: UnitOfWork,
+    job: JobId,
+    spec: JobSpec,
+    tenant: TenantId,
+    project: ProjectId | None,
+    pool: PoolId,
+) -> datetime:
+    """Stores a job with its waiting tasks and tells the leader; returns the instant of its creation."""
+    places = [(group.name, index) for group in spec.groups for index in range(group.count)]
+    created: datetime = await unit.fetchval(
+        _SUBMIT,
+        job,
+        tenant,
+        project,
+        spec.virtual_pool,
+        pool,
+        spec.name,
+        spec.kind.value,
+        spec.priority,
+        spec.labels,
+        spec.model_dump(mode="json"),
+        [TaskId.new() for _ in places],
+        [group for group, _ in places],
+        [index for _, index in places],
+    )
+    return created
+
+
+def job_view(row: asyncpg.Record, groups: Iterable[GroupView]) -> JobView:
+    """The job of a row."""
+    return JobView(
+        job_id=JobId.of(row["id"]),
+        tenant_id=TenantId.of(row["tenant_id"]),
+        project_id=None if row["project_id"] is None else ProjectId.of(row["project_id"]),
+        virtual_pool_id=VirtualPoolId.of(row["virtual_pool_id"]),
+        pool_id=PoolId.of(row["pool_id"]),
+        name=row["name"],
+        kind=JobKind(row["kind"]),
+        priority=row["priority"],
+        state=JobState(row["state"]),
+        state_since=row["state_since"],
+        reason=None if row["reason"] is None else EndReason(row["reason"]),
+        message=row["message"],
+        groups=list(groups),
+        labels=row["labels"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        generation=row["generation"],
+    )
+
+
+# Everything of a job but its specification, which may be large and is never shown by lists.
+COLUMNS = (
+    "id, tenant_id, project_id, virtual_pool_id, pool_id, name, kind, priority, labels, state, state_since, reason,"
+    " message, cancel_requested, created_at, started_at, ended_at, generation"
+)
+
+
+async def get_job(unit: UnitOfWork, job: JobId) -> asyncpg.Record:
+    """The job's row with its specification, as the caller's scope may see it.
+
+    Raises:
+        ProblemError: 404 `scheduler.job.not_found`.
+    """
+    row = await unit.fetchrow("SELECT * FROM job WHERE id = $1", job)
+    if row is None:
+        raise ProblemError(ErrorCode.JOB_NOT_FOUND, f"There is no job {job}.")
+    return row
+
+
+async def list_jobs(
+    unit: UnitOfWork,
+    after: UUID | None,
+    limit: int,
+    *,
+    state: JobState | None = None,
+    virtual_pool: VirtualPoolId | None = None,
+    project: ProjectId | None = None,
+    label: tuple[str, str | None] | None = None,
+) -> list[asyncpg.Record]:
+    """Jobs by id, newest last."""
+    key, value = label or (None, None)
+    return await unit.fetch(
+        f"SELECT {COLUMNS} FROM job WHERE ($1::uuid IS NULL OR id > $1) AND ($3::text IS NULL OR state = $3)"
+        " AND ($4::uuid IS NULL OR virtual_pool_id = $4) AND ($5::uuid IS NULL OR project_id = $5)"
+        " AND ($6::text IS NULL OR (labels ? $6 AND ($7::text IS NULL OR labels->>$6 = $7))) ORDER BY id LIMIT $2",
+        after,
+        limit,
+        None if state is None else state.value,
+        virtual_pool,
+        project,
+        key,
+        value,
+    )
+
+
+async def lock_jobs(unit: UnitOfWork, jobs: Iterable[UUID]) -> dict[JobId, asyncpg.Record]:
+    """The jobs' rows, locked in the order of their ids, without their specifications."""
+    rows = await unit.fetch(
+        f"SELECT {COLUMNS}, spec->'retry' AS retry FROM job WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE",
+        list(jobs),
+    )
+    return {JobId.of(row["id"]): row for row in rows}
+
+
+async def count_tasks(unit: UnitOfWork, jobs: Sequence[UUID]) -> dict[JobId, list[GroupView]]:
+    """The groups of each job with the number of their tasks by state."""
+    rows = await unit.fetch(
+        "SELECT job_id, group_name, state, count(*) AS n FROM task WHERE job_id = ANY($1) GROUP BY 1, 2, 3"
+        " ORDER BY 1, 2, 3",
+        jobs,
+    )
+    found: dict[JobId, dict[str, dict[str, int]]] = {}
+    for row in rows:
+        found.setdefault(JobId.of(row["job_id"]), {}).setdefault(row["group_name"], {})[row["state"]] = row["n"]
+    return {
+        job: [GroupView(name=name, count=sum(states.values()), by_state=states) for name, states in groups.items()]
+        for job, groups in found.items()
+    }
+
+
+async def list_waiting(unit: UnitOfWork, tasks: Sequence[UUID] | None) -> list[asyncpg.Record]:
+    """Waiting tasks (None = all) with what the leader needs of their jobs, but their jobs' specifications."""
+    return await unit.fetch(
+        "SELECT t.id, t.job_id, t.tenant_id, t.virtual_pool_id, t.group_name, t.index, t.attempt, t.priority,"
+        " t.queued_at FROM task t WHERE t.state = 'pending' AND ($1::uuid[] IS NULL OR t.id = ANY($1))",
+        tasks,
+    )
+
+
+async def list_specs(unit: UnitOfWork, jobs: Sequence[UUID]) -> list[asyncpg.Record]:
+    """What the leader keeps of jobs: names, labels and specifications without commands and environments."""
+    return await unit.fetch(
+        "SELECT id, pool_id, project_id, name, labels, spec->'time_limit_seconds' AS time_limit_seconds,"
+        " (SELECT jsonb_agg((g - 'run') || jsonb_build_object('image', g->'run'->'image'))"
+        "  FROM jsonb_array_elements(spec->'groups') AS g) AS groups FROM job WHERE id = ANY($1)",
+        jobs,
+    )
+
+
+async def bind_tasks(
+    unit: UnitOfWork, tasks: Sequence[UUID], attempts: Sequence[int], allocations: Sequence[UUID], now: datetime
+) -> int:
+    """Moves waiting attempts to bound; returns how many of them still waited."""
+    return await unit.execute(
+        "UPDATE task t SET state = 'bound', state_since = $4, allocation_id = x.a, reason = NULL, message = NULL,"
+        " exit_code = NULL FROM unnest($1::uuid[], $2::int[], $3::uuid[]) AS x(id, n, a)"
+        " WHERE t.id = x.id AND t.attempt = x.n AND t.state = 'pending'",
+        tasks,
+        attempts,
+        allocations,
+        now,
+    )

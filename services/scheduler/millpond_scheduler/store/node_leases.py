@@ -1,0 +1,128 @@
+"""Rows of the nodes' leases: until when a node is trusted, and its last exchange, by which its clock is read."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+
+from millpond_contracts.ids import NodeId
+from millpond_kernel.uow import UnitOfWork
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """An exchange that the agent sent at `monotonic_ms` of its boot and the server took at `at`."""
+
+    boot_id: str
+    at: datetime
+    monotonic_ms: int
+
+    def server_time(self, monotonic_ms: int) -> datetime:
+        """The server's time of an instant on the machine, by this exchange."""
+        return self.at + timedelta(milliseconds=monotonic_ms - self.monotonic_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLease:
+    """A node's lease as it stands; the newest exchange of its present boot comes first."""
+
+    node: NodeId
+    incarnation: int
+    renewed_at: datetime
+    silent: bool
+    exchanges: tuple[Exchange, ...]
+
+    @property
+    def boot_id(self) -> str:
+        return self.exchanges[0].boot_id
+
+
+def node_lease(row: asyncpg.Record) -> NodeLease:
+    """The lease of a row."""
+    exchanges = [Exchange(row["boot_id"], row["exchange_at"], row["exchange_monotonic_ms"])]
+    if row["previous_boot_id"] is not None:
+        exchanges.append(
+            Exchange(row["previous_boot_id"], row["previous_exchange_at"], row["previous_exchange_monotonic_ms"])
+        )
+    return NodeLease(NodeId.of(row["node_id"]), row["incarnation"], row["renewed_at"], row["silent"], tuple(exchanges))
+
+
+async def find_lease(unit: UnitOfWork, node: NodeId, *, lock: bool = False) -> NodeLease | None:
+    """The node's lease, locked when asked; None before its first poll."""
+    row = await unit.fetchrow(
+        "SELECT * FROM node_lease WHERE node_id = $1" + (" FOR NO KEY UPDATE" if lock else ""), node
+    )
+    return None if row is None else node_lease(row)
+
+
+async def find_newest_incarnation(unit: UnitOfWork, node: NodeId) -> int:
+    """The newest agent session of the node that the scheduler has heard of; 0 = none."""
+    return int(
+        await unit.fetchval(
+            "SELECT greatest((SELECT incarnation FROM node_guard WHERE node_id = $1),"
+            " (SELECT incarnation FROM node_lease WHERE node_id = $1), 0)",
+            node,
+        )
+    )
+
+
+async def renew_lease(
+    unit: UnitOfWork, node: NodeId, incarnation: int, exchange: Exchange, lease_seconds: float
+) -> None:
+    """Renews a lease with an exchange; the exchange of an earlier boot is kept for its late reports."""
+    await unit.execute(
+        "INSERT INTO node_lease AS l (node_id, incarnation, renewed_at, leased_until, boot_id, exchange_at,"
+        " exchange_monotonic_ms) VALUES ($1, $2, $3, $3::timestamptz + make_interval(secs => $6), $4, $3, $5)"
+        " ON CONFLICT (node_id) DO UPDATE SET incarnation = excluded.incarnation, renewed_at = excluded.renewed_at,"
+        " leased_until = greatest(l.leased_until, excluded.leased_until), silent = false, boot_id = excluded.boot_id,"
+        " exchange_at = excluded.exchange_at, exchange_monotonic_ms = excluded.exchange_monotonic_ms,"
+        " previous_boot_id = CASE WHEN l.boot_id = excluded.boot_id THEN l.previous_boot_id ELSE l.boot_id END,"
+        " previous_exchange_at ="
+        "  CASE WHEN l.boot_id = excluded.boot_id THEN l.previous_exchange_at ELSE l.exchange_at END,"
+        " previous_exchange_monotonic_ms = CASE WHEN l.boot_id = excluded.boot_id"
+        "  THEN l.previous_exchange_monotonic_ms ELSE l.exchange_monotonic_ms END",
+        node,
+        incarnation,
+        exchange.at,
+        exchange.boot_id,
+        exchange.monotonic_ms,
+        float(lease_seconds),
+    )
+
+
+async def extend_leases(unit: UnitOfWork, now: datetime, default_seconds: int) -> int:
+    """Gives every node its whole lease from now on, so that an outage of ours ends nobody's work."""
+    return await unit.execute(
+        "UPDATE node_lease l SET leased_until ="
+        " greatest(l.leased_until, $1::timestamptz + make_interval(secs => x.seconds))"
+        " FROM (SELECT v.node_id, coalesce((p.body->>'lease_seconds')::float8, $2) AS seconds FROM node_view v"
+        " LEFT JOIN pool_view p USING (pool_id)) AS x WHERE x.node_id = l.node_id",
+        now,
+        float(default_seconds),
+    )
+
+
+async def mark_silent(unit: UnitOfWork, now: datetime, default_seconds: int) -> list[UUID]:
+    """Marks nodes that have not polled for their pool's `unreachable_after_seconds`; returns the new ones."""
+    rows = await unit.fetch(
+        "UPDATE node_lease l SET silent = true FROM node_view v LEFT JOIN pool_view p USING (pool_id)"
+        " WHERE v.node_id = l.node_id AND NOT l.silent AND l.renewed_at <"
+        " $1::timestamptz - make_interval(secs => coalesce((p.body->>'unreachable_after_seconds')::float8, $2))"
+        " RETURNING l.node_id",
+        now,
+        float(default_seconds),
+    )
+    return [row["node_id"] for row in rows]
+
+
+async def list_expired(unit: UnitOfWork, now: datetime, default_grace_seconds: int) -> list[asyncpg.Record]:
+    """Live allocations of nodes whose lease and stop grace are over, with the node's last renewal."""
+    return await unit.fetch(
+        "SELECT a.id, l.renewed_at FROM node_lease l JOIN allocation a USING (node_id)"
+        " LEFT JOIN node_view v USING (node_id) LEFT JOIN pool_view p ON p.pool_id = v.pool_id"
+        " WHERE a.state <> 'released' AND l.leased_until < $1::timestamptz"
+        "  - make_interval(secs => coalesce((p.body->>'stop_grace_seconds')::float8, $2)) ORDER BY a.id LIMIT 500",
+        now,
+        float(default_grace_seconds),
+    )

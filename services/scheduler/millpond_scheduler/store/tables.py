@@ -1,0 +1,299 @@
+"""The tables that scheduler owns, as the migrations made them; CHECKs and triggers stand in the migration alone."""
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Column,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from millpond_kernel.tables import INSTANT, NOW, kernel_tables
+
+metadata = MetaData(schema="scheduler")
+kernel_tables(metadata)
+
+job = Table(
+    "job",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("project_id", Uuid, nullable=True),
+    Column("virtual_pool_id", Uuid, nullable=False),
+    Column("pool_id", Uuid, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("labels", JSONB, nullable=False),
+    Column("spec", JSONB, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("state_since", INSTANT, nullable=False, server_default=NOW),
+    Column("reason", Text, nullable=True),
+    Column("message", Text, nullable=True),
+    Column("cancel_requested", Boolean, nullable=False, server_default=text("false")),
+    Column("created_at", INSTANT, nullable=False, server_default=NOW),
+    Column("started_at", INSTANT, nullable=True),
+    Column("ended_at", INSTANT, nullable=True),
+    Column("generation", BigInteger, nullable=False),
+)
+
+Index("job_tenant", job.c.tenant_id, job.c.id)
+
+Index("job_pending", job.c.virtual_pool_id, job.c.priority.desc(), job.c.id, postgresql_where=text("state = 'pending'"))
+
+task = Table(
+    "task",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("job_id", Uuid, nullable=False),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("virtual_pool_id", Uuid, nullable=False),
+    Column("group_name", Text, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("queued_at", INSTANT, nullable=False, server_default=NOW),
+    Column("state", Text, nullable=False),
+    Column("state_since", INSTANT, nullable=False, server_default=NOW),
+    Column("allocation_id", Uuid, nullable=True),
+    Column("reason", Text, nullable=True),
+    Column("message", Text, nullable=True),
+    Column("exit_code", Integer, nullable=True),
+    UniqueConstraint("job_id", "group_name", "index", name="task_place"),
+)
+
+Index(
+    "task_pending",
+    task.c.virtual_pool_id,
+    task.c.priority.desc(),
+    task.c.queued_at,
+    task.c.id,
+    postgresql_where=text("state = 'pending'"),
+)
+
+allocation = Table(
+    "allocation",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("project_id", Uuid, nullable=True),
+    Column("virtual_pool_id", Uuid, nullable=False),
+    Column("pool_id", Uuid, nullable=False),
+    Column("node_id", Uuid, nullable=False),
+    Column("job_id", Uuid, nullable=False),
+    Column("job_name", Text, nullable=False),
+    Column("labels", JSONB, nullable=False),
+    Column("task_id", Uuid, nullable=False),
+    Column("group_name", Text, nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("cpu_milli", BigInteger, nullable=False),
+    Column("memory_mib", BigInteger, nullable=False),
+    Column("flavor", Text, nullable=True),
+    Column("devices", JSONB, nullable=False),
+    Column("term", Text, nullable=False, server_default=text("'on_demand'")),
+    Column("price_version_id", Uuid, nullable=True),
+    Column("stop_grace_seconds", Integer, nullable=False),
+    Column("time_limit_seconds", Integer, nullable=True),
+    Column("state", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("bound_at", INSTANT, nullable=False),
+    Column("active_at", INSTANT, nullable=True),
+    Column("stop_requested_at", INSTANT, nullable=True),
+    Column("stop_reason", Text, nullable=True),
+    Column("waived_from", INSTANT, nullable=True),
+    Column("released_at", INSTANT, nullable=True),
+    Column("reason", Text, nullable=True),
+    Column("exit_code", Integer, nullable=True),
+    Column("last_sequence", BigInteger, nullable=False, server_default=text("0")),
+    Column("order_sent_at", INSTANT, nullable=True),
+    Column("missing_since", INSTANT, nullable=True),
+    Column("generation", BigInteger, nullable=False),
+)
+
+Index("allocation_one_per_task", allocation.c.task_id, unique=True, postgresql_where=text("state <> 'released'"))
+
+Index("allocation_live", allocation.c.node_id, postgresql_where=text("state <> 'released'"))
+
+Index("allocation_ordered", allocation.c.node_id, postgresql_where=text("state IN ('bound', 'releasing')"))
+
+Index(
+    "allocation_limited",
+    allocation.c.active_at,
+    postgresql_where=text("state = 'active' AND time_limit_seconds IS NOT NULL"),
+)
+
+Index("allocation_job", allocation.c.job_id, allocation.c.id)
+
+Index("allocation_tenant", allocation.c.tenant_id, allocation.c.id)
+
+verdict = Table(
+    "verdict",
+    metadata,
+    Column("job_id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("dominant", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("as_of", INSTANT, nullable=False),
+)
+
+log = Table(
+    "log",
+    metadata,
+    Column("allocation_id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("task_id", Uuid, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("next_offset", BigInteger, nullable=False, server_default=text("0")),
+    Column("ended", Boolean, nullable=False, server_default=text("false")),
+    Column("cut", Boolean, nullable=False, server_default=text("false")),
+    Column("updated_at", INSTANT, nullable=False, server_default=NOW),
+    UniqueConstraint("task_id", "attempt", name="log_attempt"),
+)
+
+Index("log_age", log.c.updated_at)
+
+change = Table(
+    "change",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("object_id", Uuid, nullable=False),
+)
+
+shard_state = Table(
+    "shard_state",
+    metadata,
+    Column("shard", Integer, primary_key=True),
+    Column("decided_at", INSTANT, nullable=False),
+)
+
+node_guard = Table(
+    "node_guard",
+    metadata,
+    Column("node_id", Uuid, primary_key=True),
+    Column("pool_id", Uuid, nullable=False),
+    Column("open", Boolean, nullable=False),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("layout", BigInteger, nullable=False),
+    Column("shrunk", Boolean, nullable=False, server_default=text("false")),
+    Column("total_cpu_milli", BigInteger, nullable=False),
+    Column("total_memory_mib", BigInteger, nullable=False),
+    Column("device_count", Integer, nullable=False),
+    Column("device_ids", ARRAY(Text), nullable=False),
+    Column("total_mib", ARRAY(Integer), nullable=False),
+    Column("free_cpu_milli", BigInteger, nullable=False),
+    Column("free_memory_mib", BigInteger, nullable=False),
+    Column("free_milli", ARRAY(Integer), nullable=False),
+    Column("free_mib", ARRAY(Integer), nullable=False),
+    Column("emptied_generation", BigInteger, nullable=True),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("virtual_pool_id", Uuid, primary_key=True),
+    Column("resource", Text, primary_key=True),
+    Column("flavor", Text, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("used", BigInteger, nullable=False, server_default=text("0")),
+    Column("guaranteed", BigInteger, nullable=False),
+    Column("hard", BigInteger, nullable=False),
+    Column("limit_generation", BigInteger, nullable=False),
+)
+
+node_lease = Table(
+    "node_lease",
+    metadata,
+    Column("node_id", Uuid, primary_key=True),
+    Column("incarnation", BigInteger, nullable=False),
+    Column("renewed_at", INSTANT, nullable=False),
+    Column("leased_until", INSTANT, nullable=False),
+    Column("silent", Boolean, nullable=False, server_default=text("false")),
+    Column("boot_id", Text, nullable=False),
+    Column("exchange_at", INSTANT, nullable=False),
+    Column("exchange_monotonic_ms", BigInteger, nullable=False),
+    Column("previous_boot_id", Text, nullable=True),
+    Column("previous_exchange_at", INSTANT, nullable=True),
+    Column("previous_exchange_monotonic_ms", BigInteger, nullable=True),
+)
+
+admission = Table(
+    "admission",
+    metadata,
+    Column("virtual_pool_id", Uuid, primary_key=True),
+    Column("resource", Text, primary_key=True),
+    Column("flavor", Text, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("blocked", Boolean, nullable=False),
+    Column("used", BigInteger, nullable=False),
+    Column("hard", BigInteger, nullable=False),
+    Column("missing", BigInteger, nullable=False),
+    Column("changed_at", INSTANT, nullable=False, server_default=NOW),
+    Column("generation", BigInteger, nullable=False),
+)
+
+node_view = Table(
+    "node_view",
+    metadata,
+    Column("node_id", Uuid, primary_key=True),
+    Column("pool_id", Uuid, nullable=False),
+    Column("body", JSONB, nullable=False),
+    Column("drain_generation", BigInteger, nullable=True),
+    Column("drain_deadline", INSTANT, nullable=True),
+    Column("removed", Boolean, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+)
+
+Index("node_view_draining", node_view.c.drain_deadline, postgresql_where=text("drain_generation IS NOT NULL"))
+
+pool_view = Table(
+    "pool_view",
+    metadata,
+    Column("pool_id", Uuid, primary_key=True),
+    Column("body", JSONB, nullable=False),
+    Column("deleted", Boolean, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+)
+
+virtual_pool_view = Table(
+    "virtual_pool_view",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("pool_id", Uuid, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("limits", JSONB, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("deleted", Boolean, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+)
+
+project_view = Table(
+    "project_view",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("deleted", Boolean, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+)
+
+price_view = Table(
+    "price_view",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=True),
+    Column("valid_from", INSTANT, nullable=False),
+    Column("valid_to", INSTANT, nullable=True),
+    Column("generation", BigInteger, nullable=False),
+)

@@ -1,0 +1,123 @@
+"""Submitting and cancelling jobs."""
+
+from uuid import UUID
+
+from millpond_contracts.bodies.jobs import AllocationState, EndReason, GroupView, JobSpec, JobState, JobView
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.events.scheduler import JobSubmitted
+from millpond_contracts.ids import JobId, NodeId, PoolId, ProjectId, TenantId
+from millpond_kernel.problem import ProblemError
+from millpond_kernel.tenancy import Principal
+from millpond_kernel.uow import AuditEntry, UnitOfWork
+from millpond_scheduler.domain.states import is_final
+from millpond_scheduler.store import jobs, views
+from millpond_scheduler.store.changes import ChangeKind, note_changes
+from millpond_scheduler.usecases.lives import Lives, lock_lives, write_lives
+
+
+async def submit_job(unit: UnitOfWork, caller: Principal, spec: JobSpec) -> JobView:
+    """Stores a job; it queues even if nothing could ever start it now, and `explain` says why.
+
+    Raises:
+        ProblemError: 404 for a virtual pool or a project that this tenant does not have.
+    """
+    virtual_pool = await views.find_virtual_pool(unit, spec.virtual_pool)
+    if virtual_pool is None:
+        raise ProblemError(ErrorCode.VIRTUAL_POOL_UNKNOWN, f"There is no virtual pool {spec.virtual_pool}.")
+    tenant, pool = TenantId.of(virtual_pool["tenant_id"]), PoolId.of(virtual_pool["pool_id"])
+    project = await _find_project(unit, caller, spec, tenant)
+    job = JobId.new()
+    created = await jobs.insert_job(unit, job, spec, tenant, project, pool)
+    view = JobView(
+        job_id=job,
+        tenant_id=tenant,
+        project_id=project,
+        virtual_pool_id=spec.virtual_pool,
+        pool_id=pool,
+        name=spec.name,
+        kind=spec.kind,
+        priority=spec.priority,
+        state=JobState.PENDING,
+        state_since=created,
+        reason=None,
+        message=None,
+        groups=[GroupView(name=g.name, count=g.count, by_state={"pending": g.count}) for g in spec.groups],
+        labels=spec.labels,
+        created_at=created,
+        started_at=None,
+        ended_at=None,
+        generation=1,
+    )
+    unit.emit(JobSubmitted(job=view), created)
+    unit.record(_entry(caller, tenant, "job.submit", job))
+    return view
+
+
+async def _find_project(unit: UnitOfWork, caller: Principal, spec: JobSpec, tenant: TenantId) -> ProjectId | None:
+    """The project a job counts for: that of a bound key, else the one it names."""
+    named = spec.project_id
+    if caller.project_id is not None and named in (None, caller.project_id):
+        return caller.project_id
+    if named is None:
+        return None
+    known = await unit.fetchval(
+        "SELECT true FROM project_view WHERE id = $1 AND tenant_id = $2 AND NOT deleted", named, tenant
+    )
+    if caller.project_id is not None or not known:
+        raise ProblemError(ErrorCode.PROJECT_NOT_FOUND, f"There is no project {named}.")
+    return named
+
+
+async def cancel_job(unit: UnitOfWork, caller: Principal, job: JobId) -> tuple[JobView, set[NodeId]]:
+    """Ends a job: what waits ends at once, what runs is ordered to stop; returns the nodes that have an order.
+
+    Opened in the system's scope, because counters of nodes may change; the tenant is compared here.
+
+    Raises:
+        ProblemError: 404 unknown or another tenant's, 409 `scheduler.job.ended`.
+    """
+    ids = [
+        row["id"]
+        for row in await unit.fetch("SELECT id FROM allocation WHERE job_id = $1 AND state <> 'released'", job)
+    ]
+    lives = await lock_lives(unit, ids, [job])
+    lock = lives.jobs.get(job)
+    if lock is None or caller.tenant_id not in (None, lock.row["tenant_id"]):
+        raise ProblemError(ErrorCode.JOB_NOT_FOUND, f"There is no job {job}.")
+    if is_final(JobState(lock.row["state"])):
+        raise ProblemError(ErrorCode.JOB_ENDED, f"Job {job} is {lock.row['state']} already.")
+    now = await unit.fetchval("SELECT clock_timestamp()")
+    if not lock.cancel_requested:
+        lives = await _lock_rest(unit, lives, job)
+        lock = lives.jobs[job]
+        lock.cancel_requested = lock.touched = True
+        await unit.execute("UPDATE job SET cancel_requested = true WHERE id = $1", job)
+        ended = await unit.fetch(
+            "UPDATE task SET state = 'cancelled', state_since = $2, reason = 'cancelled' WHERE job_id = $1"
+            " AND state = 'pending' RETURNING id",
+            job,
+            now,
+        )
+        await note_changes(unit, ChangeKind.TASK, [row["id"] for row in ended])
+        for life in lives.by_id.values():
+            life.request_stop(EndReason.CANCELLED, now)
+        await write_lives(unit, lives, now)
+        unit.record(_entry(caller, TenantId.of(lock.row["tenant_id"]), "job.cancel", job))
+    row = await jobs.get_job(unit, job)
+    groups = await jobs.count_tasks(unit, [job])
+    return jobs.job_view(row, groups[job]), _nodes_with_orders(lives)
+
+
+async def _lock_rest(unit: UnitOfWork, lives: Lives, job: UUID) -> Lives:
+    """The same with allocations that were bound before the job's lock was held; nothing more can come after it."""
+    rows = await unit.fetch("SELECT id FROM allocation WHERE job_id = $1 AND state <> 'released'", job)
+    ids = [row["id"] for row in rows]
+    return lives if set(ids) <= set(lives.by_id) else await lock_lives(unit, ids, [job])
+
+
+def _nodes_with_orders(lives: Lives) -> set[NodeId]:
+    return {life.record.node for life in lives.by_id.values() if life.record.state is AllocationState.RELEASING}
+
+
+def _entry(caller: Principal, tenant: TenantId, action: str, job: JobId) -> AuditEntry:
+    return AuditEntry(actor=caller.subject, role=caller.role.value, tenant_id=tenant, action=action, object=str(job))

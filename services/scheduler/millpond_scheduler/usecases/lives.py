@@ -1,0 +1,298 @@
+"""The life of allocations and of their tasks and jobs: every change of state after the bind goes through here.
+
+`lock_lives` takes the rows in the order that all writers keep (jobs, then allocations), the methods of `Life` change
+them in memory and collect their events, `write_lives` gives back what was released and writes everything at once.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+import asyncpg
+
+from millpond_contracts.bodies.jobs import (
+    PROVIDER_ENDS,
+    AllocationState,
+    EndReason,
+    JobState,
+    RetryReason,
+    RetrySpec,
+    TaskState,
+)
+from millpond_contracts.events.scheduler import (
+    AllocationActivated,
+    AllocationEvent,
+    AllocationReleased,
+    AllocationStopRequested,
+    JobStateChanged,
+)
+from millpond_contracts.ids import JobId, TaskId
+from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.domain.states import (
+    IllegalTransition,
+    is_final,
+    job_state_from_tasks,
+    transition,
+)
+from millpond_scheduler.store import allocations, jobs
+from millpond_scheduler.store.allocations import AllocationRecord, allocation_record
+from millpond_scheduler.store.changes import ChangeKind, note_changes
+from millpond_scheduler.store.guards import NodeDelta, change_usage, give_to_nodes
+from millpond_scheduler.usecases.cycle import sum_usage
+
+FINAL_STATE = {
+    EndReason.COMPLETED: TaskState.SUCCEEDED,
+    EndReason.EXIT_CODE: TaskState.FAILED,
+    EndReason.SIGNAL: TaskState.FAILED,
+    EndReason.OUT_OF_MEMORY: TaskState.FAILED,
+    EndReason.TIME_LIMIT: TaskState.FAILED,
+    EndReason.START_FAILED: TaskState.FAILED,
+    EndReason.REFUSED: TaskState.FAILED,
+    EndReason.RETRIES_EXHAUSTED: TaskState.FAILED,
+    EndReason.CANCELLED: TaskState.CANCELLED,
+    EndReason.DRAINED: TaskState.PREEMPTED,
+    EndReason.PREEMPTED: TaskState.PREEMPTED,
+    EndReason.NODE_LOST: TaskState.LOST,
+    EndReason.NODE_RESTARTED: TaskState.LOST,
+}
+_STOPPABLE = frozenset({TaskState.BOUND, TaskState.STARTING, TaskState.RUNNING})
+_ONLY_AFTER_STOP = frozenset({TaskState.CANCELLED, TaskState.PREEMPTED})
+_RETRIED_AS = {
+    TaskState.FAILED: RetryReason.FAILED,
+    TaskState.PREEMPTED: RetryReason.PREEMPTED,
+    TaskState.LOST: RetryReason.NODE_LOST,
+}
+
+
+@dataclass(slots=True)
+class JobLock:
+    """A job whose row is locked: what decides over its tasks, and when the first of them ran."""
+
+    row: asyncpg.Record
+    cancel_requested: bool
+    retry: RetrySpec
+    first_active_at: datetime | None = None
+    touched: bool = False
+
+
+@dataclass(slots=True)
+class Life:
+    """One locked allocation with the state of its attempt; `retries` once its end makes the task wait again."""
+
+    record: AllocationRecord
+    job: JobLock
+    task_state: TaskState
+    message: str | None = None
+    changed: bool = False
+    task_changed: bool = False
+    retries: bool = False
+    events: list[tuple[AllocationEvent, datetime]] = field(default_factory=list)
+
+    @property
+    def is_live(self) -> bool:
+        return self.record.state is not AllocationState.RELEASED
+
+    def start(self, at: datetime) -> None:
+        """The agent took the assignment."""
+        if self.task_state is TaskState.BOUND:
+            self._move_task(TaskState.STARTING)
+
+    def activate(self, at: datetime) -> None:
+        """The process runs with its devices: billed from now on, even when a stop was asked for meanwhile."""
+        record = self.record
+        if not self.is_live or record.active_at is not None:
+            return
+        record.active_at = max(at, record.bound_at)
+        self.job.first_active_at = min(self.job.first_active_at or record.active_at, record.active_at)
+        if record.state is AllocationState.BOUND:
+            record.state = transition(record.state, AllocationState.ACTIVE)
+        if self.task_state in (TaskState.BOUND, TaskState.STARTING):
+            self._move_task(TaskState.RUNNING)
+        self._emit(AllocationActivated, record.active_at)
+
+    def request_stop(self, reason: EndReason, at: datetime) -> None:
+        """Orders the agent to stop; an assignment that it was never told of ends at once."""
+        record = self.record
+        if not self.is_live or record.stop_requested_at is not None:
+            return
+        record.stop_requested_at, record.stop_reason = at, reason
+        if reason in PROVIDER_ENDS:
+            record.waived_from = at
+        if record.state is AllocationState.BOUND and record.order_sent_at is None and record.last_sequence == 0:
+            self.release(reason, at)
+            return
+        record.order_sent_at = None  # the stop is a new order
+        self._leave(at)
+        self._emit(AllocationStopRequested, at)
+
+    def leave(self, at: datetime) -> None:
+        """The agent says that the process is ending; its devices are not free yet."""
+        if self.is_live and self.record.state is not AllocationState.RELEASING:
+            self._leave(at)
+            self.changed = True
+
+    def release(
+        self, reason: EndReason, at: datetime, exit_code: int | None = None, message: str | None = None
+    ) -> None:
+        """The group is empty and the devices are free, or the node that held them is given up."""
+        record = self.record
+        if not self.is_live:
+            return
+        record.state = transition(record.state, AllocationState.RELEASED)
+        record.released_at = max(at, record.active_at or record.bound_at)
+        record.reason, record.exit_code, self.message = reason, exit_code, message
+        self._end_task(FINAL_STATE[reason])
+        self._emit(AllocationReleased, record.released_at)
+
+    def _leave(self, at: datetime) -> None:
+        self.record.state = transition(self.record.state, AllocationState.RELEASING)
+        if self.task_state in _STOPPABLE:
+            self._move_task(TaskState.STOPPING)
+
+    def _end_task(self, wanted: TaskState) -> None:
+        if wanted in _ONLY_AFTER_STOP and self.task_state in _STOPPABLE:
+            self._move_task(TaskState.STOPPING)  # the agent's report of the stop was overtaken by that of the end
+        self._move_task(wanted)
+        retry, cause = self.job.retry, _RETRIED_AS.get(wanted)
+        wants = cause in retry.on and self.record.reason is not EndReason.TIME_LIMIT
+        self.retries = wants and self.record.attempt <= retry.max and not self.job.cancel_requested
+
+    def _move_task(self, wanted: TaskState) -> None:
+        if is_final(self.task_state):
+            raise IllegalTransition(self.task_state, wanted)
+        self.task_state = wanted
+        self.task_changed = self.job.touched = True
+
+    def _emit(self, event: type[AllocationEvent], at: datetime) -> None:
+        self.record.generation += 1
+        self.changed = True
+        self.events.append((event(allocation=self.record.view()), at))
+
+
+@dataclass(slots=True)
+class Lives:
+    """Locked allocations by id, and their locked jobs."""
+
+    by_id: dict[UUID, Life]
+    jobs: dict[JobId, JobLock]
+
+
+async def lock_lives(unit: UnitOfWork, ids: Sequence[UUID], extra_jobs: Iterable[UUID] = ()) -> Lives:
+    """Locks allocations with their jobs; ids that are unknown are left out."""
+    locked = await jobs.lock_jobs(unit, {*await allocations.find_jobs_of(unit, ids), *extra_jobs})
+    locks = {job: job_lock(row) for job, row in locked.items()}
+    lives = {}
+    for row in await allocations.lock_allocations(unit, ids):
+        record = allocation_record(row)
+        # The attempt of an allocation that lives is its task's present one; an older one changes nothing any more.
+        state = TaskState(row["task_state"]) if row["task_attempt"] == record.attempt else TaskState.LOST
+        lives[row["id"]] = Life(record, locks[record.job], state)
+    return Lives(lives, locks)
+
+
+def job_lock(row: asyncpg.Record) -> JobLock:
+    """The lock of a job's row as `lock_jobs` read it."""
+    return JobLock(row, row["cancel_requested"], RetrySpec.model_validate(row["retry"]), row["started_at"])
+
+
+async def write_lives(unit: UnitOfWork, lives: Lives, now: datetime) -> None:
+    """Writes what changed: tasks, allocations, counters, jobs and their events, and tells the leader."""
+    found = list(lives.by_id.values())
+    changed = [life for life in found if life.changed]
+    if changed:
+        await allocations.update_allocations(unit, [life.record for life in changed])
+    await _write_tasks(unit, [life for life in found if life.task_changed], now)
+    for life in found:
+        for event, at in life.events:
+            unit.emit(event, at)
+    released = [life.record for life in changed if not life.is_live]
+    if released:
+        await _give_back(unit, released)
+    await settle_jobs(unit, {job: lock for job, lock in lives.jobs.items() if lock.touched}, now)
+
+
+async def _write_tasks(unit: UnitOfWork, lives: Sequence[Life], now: datetime) -> None:
+    if not lives:
+        return
+    touched = await unit.execute(
+        "UPDATE task t SET state = CASE WHEN x.again THEN 'pending' ELSE x.s END, state_since = $8,"
+        " attempt = t.attempt + x.again::int, allocation_id = CASE WHEN x.again THEN NULL ELSE t.allocation_id END,"
+        " reason = CASE WHEN x.again THEN NULL ELSE x.r END, message = CASE WHEN x.again THEN NULL ELSE x.m END,"
+        " exit_code = CASE WHEN x.again THEN NULL ELSE x.e END"
+        " FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bool[], $7::int[])"
+        " AS x(id, s, r, m, e, again, n) WHERE t.id = x.id AND t.attempt = x.n",
+        [life.record.task for life in lives],
+        [life.task_state.value for life in lives],
+        [None if life.record.reason is None else life.record.reason.value for life in lives],
+        [life.message for life in lives],
+        [life.record.exit_code for life in lives],
+        [life.retries for life in lives],
+        [life.record.attempt for life in lives],
+        now,
+    )
+    if touched != len(lives):
+        raise IllegalTransition(lives[0].task_state, lives[0].task_state)
+    await note_changes(unit, ChangeKind.TASK, [life.record.task for life in lives if life.retries])
+
+
+async def _give_back(unit: UnitOfWork, records: Sequence[AllocationRecord]) -> None:
+    deltas: dict[object, NodeDelta] = {}
+    for record in records:
+        delta = deltas.setdefault(record.node, NodeDelta(record.node))
+        delta.add(record.cpu_milli, record.memory_mib, record.devices)
+    await give_to_nodes(unit, {delta.node: delta for delta in deltas.values()})
+    await change_usage(unit, sum_usage(records), -1)
+    await note_changes(unit, ChangeKind.ALLOCATION, [record.id for record in records])
+
+
+async def settle_jobs(unit: UnitOfWork, locks: dict[JobId, JobLock], now: datetime) -> None:
+    """Derives the state of locked jobs from their tasks, as they stand now, and writes and tells what changed."""
+    if not locks:
+        return
+    groups = await jobs.count_tasks(unit, list(locks))
+    for job, lock in locks.items():
+        states = [TaskState(state) for group in groups[job] for state in group.by_state]
+        before = JobState(lock.row["state"])
+        after = job_state_from_tasks(states, cancel_requested=lock.cancel_requested)
+        if after is before:
+            continue
+        if is_final(before):
+            raise IllegalTransition(before, after)
+        reason, message = await _job_end(unit, job, lock, after)
+        row = await unit.fetchrow(
+            "UPDATE job SET state = $2, state_since = $3, reason = $4, message = $5, started_at = $6,"
+            f" ended_at = $7, generation = generation + 1 WHERE id = $1 RETURNING {jobs.COLUMNS}",
+            job,
+            after.value,
+            now,
+            None if reason is None else reason.value,
+            message,
+            lock.first_active_at,
+            now if is_final(after) else None,
+        )
+        unit.emit(JobStateChanged(job=jobs.job_view(row, groups[job])), now)
+
+
+async def _job_end(unit: UnitOfWork, job: JobId, lock: JobLock, state: JobState) -> tuple[EndReason | None, str | None]:
+    """Why a job ended: the first task, by place, that did not succeed; retries that did not help are named as such."""
+    if state is JobState.SUCCEEDED:
+        return EndReason.COMPLETED, None
+    if state is JobState.CANCELLED:
+        return EndReason.CANCELLED, None
+    if not is_final(state):
+        return None, None
+    row = await unit.fetchrow(
+        "SELECT id, group_name, index, attempt, reason, message FROM task WHERE job_id = $1 AND state <> 'succeeded'"
+        " ORDER BY group_name, index LIMIT 1",
+        job,
+    )
+    if row is None or row["reason"] is None:
+        return None, None
+    reason = EndReason(row["reason"])
+    text = f"task {row['group_name']}/{row['index']} ({TaskId.of(row['id'])}): {reason.value}"
+    if row["message"]:
+        text = f"{text}: {row['message']}"
+    if lock.retry.max and row["attempt"] > lock.retry.max:
+        return EndReason.RETRIES_EXHAUSTED, f"{text} in attempt {row['attempt']}"
+    return reason, text

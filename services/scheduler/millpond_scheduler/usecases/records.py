@@ -1,0 +1,112 @@
+"""What rows and contract bodies mean to the domain: nodes, rules, requests, waiting tasks, holdings."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from millpond_contracts.bodies.jobs import DeviceRequest, Requirements, Toleration, minimum_value
+from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView, PoolView
+from millpond_contracts.ids import PoolId, TenantId
+from millpond_contracts.quantities import microseconds_between
+from millpond_contracts.resources import DeviceHealth
+from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
+from millpond_scheduler.domain.plans import DevicePick, Holding
+from millpond_scheduler.domain.requests import DeviceDemand, RequestClass
+from millpond_scheduler.store.allocations import AllocationRecord
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# `unknown` stops placing and keeps running work; `degraded` is a person's business, not the scheduler's.
+USABLE_HEALTH = frozenset({DeviceHealth.HEALTHY, DeviceHealth.DEGRADED})
+
+
+def node_record(node: NodeView, *, silent: bool) -> NodeRecord:
+    """A node for the snapshot. One that does not poll takes no work, whatever the registry last heard."""
+    state = NodeState.UNREACHABLE if silent and node.state is NodeState.READY else node.state
+    return NodeRecord(
+        id=node.node_id,
+        pool=node.pool_id,
+        cpu_milli=node.cpu_milli,
+        memory_mib=node.memory_mib,
+        devices=tuple(_device_record(device) for device in node.devices),
+        profile=NodeProfile(
+            architecture=node.arch,
+            taints=node.taints,
+            runtimes=frozenset(node.runtimes),
+            ecosystem=node.ecosystem,
+        ),
+        labels=node.labels,
+        name=node.name,
+        state=state,
+        cordons=frozenset(node.cordon_reasons),
+        isolation=node.isolation,
+        incarnation=node.incarnation,
+        version=node.generation,
+    )
+
+
+def _device_record(device: DeviceView) -> DeviceRecord:
+    profile = DeviceProfile(
+        kind=device.kind,
+        flavor=device.flavor,
+        memory_mib=device.memory_mib,
+        attributes=tuple(sorted(device.attributes.items())),
+        ecosystem=device.ecosystem,
+    )
+    return DeviceRecord(device.device_id, profile, device.health in USABLE_HEALTH)
+
+
+def pool_rules(pool: PoolView) -> PoolRules:
+    """A pool's rules about tenants side by side."""
+    return PoolRules(device_sharing=pool.device_sharing, allow_shared_users=pool.allow_shared_users)
+
+
+def request_class(tenant: TenantId, pool: PoolId, group: dict[str, Any]) -> RequestClass:
+    """What one task of a group asks for.
+
+    Args:
+        group: a group of a stored specification without its command; its image stands beside the resources.
+    """
+    resources = group["resources"]
+    requires = Requirements.model_validate(group["requires"])
+    devices = [DeviceRequest.model_validate(device) for device in resources["devices"]]
+    tolerations = [Toleration.model_validate(toleration) for toleration in group["tolerations"]]
+    return RequestClass(
+        tenant=tenant,
+        pool=pool,
+        cpu_milli=resources["cpu_milli"],
+        memory_mib=resources["memory_mib"],
+        devices=_device_demand(devices[0], requires) if devices else None,
+        needs_image=group["image"] is not None,
+        architectures=frozenset(requires.arch),
+        ecosystem=requires.ecosystem,
+        tolerations=frozenset(item.key if item.value is None else f"{item.key}={item.value}" for item in tolerations),
+        labels=tuple(sorted(requires.labels.items())),
+        allow_unknown=requires.allow_unknown,
+    )
+
+
+def _device_demand(device: DeviceRequest, requires: Requirements) -> DeviceDemand:
+    return DeviceDemand(
+        count=device.count,
+        milli=device.milli,
+        memory_mib=device.memory_mib,
+        kind=device.kind,
+        flavors=frozenset(device.flavors),
+        minima=tuple(sorted((name, minimum_value(text)) for name, text in requires.attributes.items())),
+    )
+
+
+def microseconds_of(instant: datetime) -> int:
+    """Microseconds since 1970, the clock of the domain."""
+    return microseconds_between(EPOCH, instant)
+
+
+def holding_of(allocation: AllocationRecord) -> Holding:
+    """What an allocation holds."""
+    return Holding(
+        task=allocation.task,
+        node=allocation.node,
+        tenant=allocation.tenant,
+        cpu_milli=allocation.cpu_milli,
+        memory_mib=allocation.memory_mib,
+        devices=tuple(DevicePick(share.device_id, share.milli, share.memory_mib or 0) for share in allocation.devices),
+    )

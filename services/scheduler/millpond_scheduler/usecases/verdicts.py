@@ -1,0 +1,190 @@
+"""Why each pending job waits, written where `explain` reads it, and which limits hold work back."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+
+from millpond_contracts.bodies.jobs import AdmissionView, Unblock
+from millpond_contracts.events.scheduler import AdmissionChanged
+from millpond_contracts.ids import JobId, TaskId, TenantId, VirtualPoolId
+from millpond_kernel.leases import Lease, check_epoch
+from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.domain.explain import Explanation, explain
+from millpond_scheduler.domain.plans import AdmissionLine, Rejection
+from millpond_scheduler.domain.verdicts import Reason
+from millpond_scheduler.usecases.shard import Shard, WaitingTask
+
+LIMIT_REASONS = frozenset({Reason.LIMIT_REACHED, Reason.GUARANTEE_OF_OTHERS})
+
+
+@dataclass(slots=True)
+class VerdictMemory:
+    """What was written last, so that only differences are written."""
+
+    written: dict[JobId, str] = field(default_factory=dict)
+    blocked: dict[tuple[VirtualPoolId, str, str], AdmissionLine] = field(default_factory=dict)
+    is_loaded: bool = False
+
+
+async def write_verdicts(
+    unit: UnitOfWork,
+    lease: Lease,
+    shard: Shard,
+    rejections: Mapping[TaskId, Rejection],
+    memory: VerdictMemory,
+) -> None:
+    """Writes the verdict of every job that waits, where it changed, and removes those that no longer do.
+
+    Raises:
+        LeaseLost: another leader took over.
+    """
+    await check_epoch(unit, lease)
+    now: datetime = await unit.fetchval("SELECT clock_timestamp()")
+    if not memory.is_loaded:
+        await _load_memory(unit, memory)
+    found = {first.facts.id: (first, body) for first, body in _explain_all(shard, rejections)}
+    changed = {job: item for job, item in found.items() if memory.written.get(job) != item[1]}
+    await _write(unit, changed, now)
+    gone = [job for job in memory.written if job not in found]
+    if gone:
+        await unit.execute("DELETE FROM verdict WHERE job_id = ANY($1)", gone)
+    await unit.execute(
+        "INSERT INTO shard_state (shard, decided_at) VALUES (0, $1)"
+        " ON CONFLICT (shard) DO UPDATE SET decided_at = excluded.decided_at",
+        now,
+    )
+    blocked = _blocked_lines(shard, rejections)
+    await _tell_admission(unit, shard, memory.blocked, blocked, now)
+    memory.written = {job: body for job, (_, body) in found.items()}
+    memory.blocked = blocked
+
+
+async def _load_memory(unit: UnitOfWork, memory: VerdictMemory) -> None:
+    """What a former leader left: its verdicts are written anew, its blocked limits are compared with ours."""
+    rows = await unit.fetch("SELECT job_id FROM verdict")
+    memory.written = {JobId.of(row["job_id"]): "" for row in rows}
+    for row in await unit.fetch("SELECT * FROM admission WHERE blocked"):
+        key = (VirtualPoolId.of(row["virtual_pool_id"]), row["resource"], row["flavor"])
+        memory.blocked[key] = AdmissionLine(
+            row["resource"], row["flavor"] or None, row["hard"], 0, row["used"], 0, 0, row["missing"]
+        )
+    memory.is_loaded = True
+
+
+def _explain_all(shard: Shard, rejections: Mapping[TaskId, Rejection]) -> Iterable[tuple[WaitingTask, str]]:
+    """The first waiting task of each job with its verdict as JSON; equal requests of one queue share one verdict."""
+    firsts: dict[JobId, WaitingTask] = {}
+    for task in shard.waiting.values():
+        first = firsts.get(task.facts.id)
+        if first is None or task.queued.order_key < first.queued.order_key:
+            firsts[task.facts.id] = task
+    shared: dict[object, str] = {}
+    for first in firsts.values():
+        rejection = rejections.get(first.queued.id)
+        if rejection is None:
+            continue  # not looked at yet: the next cycle tells
+        key = (first.queued.virtual_pool, first.queued.request, id(rejection))
+        body = shared.get(key)
+        if body is None:
+            told = explain(shard.snapshot, first.queued, shard.virtual_pools, rejection=rejection, cache=shard.cache)
+            body = shared[key] = json.dumps(verdict_body(told))
+        yield first, body
+
+
+def verdict_body(told: Explanation) -> dict[str, Any]:
+    """A verdict as it is stored: everything but the job's own position."""
+    return {
+        "dominant": told.dominant.value,
+        "message": told.message,
+        "counts": {reason.value: count for reason, count in told.counts.items()},
+        "nodes": told.nodes,
+        "admission": [AdmissionView.model_validate(asdict(line)).model_dump(mode="json") for line in told.admission],
+        "largest_free_block": told.largest_free_devices,
+        "would_unblock": [
+            Unblock(action=item.action, effect=item.effect).model_dump(mode="json") for item in told.would_unblock
+        ],
+    }
+
+
+async def _write(unit: UnitOfWork, changed: Mapping[JobId, tuple[WaitingTask, str]], now: datetime) -> None:
+    if not changed:
+        return
+    bodies = {job: json.loads(body) for job, (_, body) in changed.items()}
+    # A job that left the queue meanwhile is not written again.
+    await unit.execute(
+        "INSERT INTO verdict (job_id, tenant_id, dominant, message, body, as_of)"
+        " SELECT x.j, x.t, x.d, x.m, x.b::jsonb, $6"
+        " FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[]) AS x(j, t, d, m, b)"
+        " JOIN job ON job.id = x.j AND job.ended_at IS NULL"
+        " ON CONFLICT (job_id) DO UPDATE SET dominant = excluded.dominant, message = excluded.message,"
+        " body = excluded.body, as_of = excluded.as_of",
+        list(changed),
+        [first.queued.request.tenant for first, _ in changed.values()],
+        [body["dominant"] for body in bodies.values()],
+        [body["message"] for body in bodies.values()],
+        [body for _, body in changed.values()],
+        now,
+    )
+
+
+def _blocked_lines(
+    shard: Shard, rejections: Mapping[TaskId, Rejection]
+) -> dict[tuple[VirtualPoolId, str, str], AdmissionLine]:
+    """The limits that hold work back now; of several tasks at one limit, what the first would need."""
+    blocked: dict[tuple[VirtualPoolId, str, str], AdmissionLine] = {}
+    for task, rejection in rejections.items():
+        waiting = shard.waiting.get(task)
+        if waiting is None or rejection.reason not in LIMIT_REASONS:
+            continue
+        for line in rejection.admission:
+            if line.missing:
+                blocked.setdefault((waiting.queued.virtual_pool, line.resource, line.flavor or ""), line)
+    return blocked
+
+
+async def _tell_admission(
+    unit: UnitOfWork,
+    shard: Shard,
+    before: Mapping[tuple[VirtualPoolId, str, str], AdmissionLine],
+    after: Mapping[tuple[VirtualPoolId, str, str], AdmissionLine],
+    now: datetime,
+) -> None:
+    """One event per crossing: a limit began or ceased to hold work back."""
+    for key in sorted(before.keys() ^ after.keys()):
+        virtual_pool, resource, flavor = key
+        is_blocked = key in after
+        line = after[key] if is_blocked else before[key]
+        row = await unit.fetchrow(
+            "INSERT INTO admission AS a (virtual_pool_id, resource, flavor, tenant_id, blocked, used, hard, missing,"
+            " changed_at, generation)"
+            " SELECT $1, $2, $3, v.tenant_id, $4, coalesce(u.used, $5), $6, $7, $8, 1 FROM virtual_pool_view v"
+            " LEFT JOIN usage u ON u.virtual_pool_id = v.id AND u.resource = $2 AND u.flavor = $3 WHERE v.id = $1"
+            " ON CONFLICT (virtual_pool_id, resource, flavor) DO UPDATE SET blocked = excluded.blocked,"
+            " used = excluded.used, hard = excluded.hard, missing = excluded.missing, changed_at = excluded.changed_at,"
+            " generation = a.generation + 1 WHERE a.blocked <> excluded.blocked RETURNING a.*",
+            virtual_pool,
+            resource,
+            flavor,
+            is_blocked,
+            line.used,
+            line.limit,
+            line.missing if is_blocked else 0,
+            now,
+        )
+        if row is not None:
+            unit.emit(
+                AdmissionChanged(
+                    virtual_pool_id=virtual_pool,
+                    tenant_id=TenantId.of(row["tenant_id"]),
+                    resource=resource,
+                    flavor=flavor or None,
+                    blocked=is_blocked,
+                    used=row["used"],
+                    hard=row["hard"],
+                    missing=row["missing"],
+                    generation=row["generation"],
+                ),
+                now,
+            )

@@ -1,0 +1,228 @@
+"""One poll of an agent: its lease is renewed, what it holds is compared with its rights, and its orders are read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from millpond_contracts.bodies.jobs import AllocationState, DeviceShare, EndReason
+from millpond_contracts.bodies.work import Assignment, HeldAllocation, PollAnswer, PollRequest, StopOrder
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, TaskId, TenantId
+from millpond_kernel.problem import ProblemError
+from millpond_kernel.tenancy import Principal
+from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.store import views
+from millpond_scheduler.store.changes import ChangeKind, note_changes
+from millpond_scheduler.store.node_leases import (
+    Exchange,
+    NodeLease,
+    find_lease,
+    find_newest_incarnation,
+    renew_lease,
+)
+from millpond_scheduler.usecases.lives import lock_lives, write_lives
+
+DEFAULT_LEASE_SECONDS = 300
+# An order is given again when the agent has not acted on it for so long: its answer may have been lost.
+REPEAT_AFTER = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCall:
+    """Which agent session calls: a node token names both."""
+
+    node: NodeId
+    pool: PoolId | None
+    incarnation: int
+
+
+def node_call(caller: Principal) -> NodeCall:
+    """The node behind a node token.
+
+    Raises:
+        ProblemError: 401, a token without node or session.
+    """
+    if caller.node_id is None or caller.incarnation is None:
+        raise ProblemError(ErrorCode.CREDENTIALS_INVALID, "The node token names no node session.")
+    return NodeCall(caller.node_id, caller.pool_id, caller.incarnation)
+
+
+async def check_session(unit: UnitOfWork, call: NodeCall) -> None:
+    """Refuses an agent whose node has a newer session.
+
+    Raises:
+        ProblemError: 409 `registry.node.superseded`.
+    """
+    newest = await find_newest_incarnation(unit, call.node)
+    if call.incarnation < newest:
+        raise ProblemError(
+            ErrorCode.NODE_SUPERSEDED,
+            f"Session {call.incarnation} of {call.node} is over, session {newest} is the newest; this agent must stop.",
+        )
+
+
+async def take_poll(unit: UnitOfWork, call: NodeCall, poll: PollRequest) -> float:
+    """Renews the lease and settles what the node should hold but lost with its boot; returns the lease's seconds.
+
+    Raises:
+        ProblemError: 409 `registry.node.superseded`.
+    """
+    await check_session(unit, call)
+    now: datetime = await unit.fetchval("SELECT clock_timestamp()")
+    before = await find_lease(unit, call.node)
+    pool = None if call.pool is None else await views.find_pool(unit, call.pool)
+    seconds = float(DEFAULT_LEASE_SECONDS if pool is None else pool.lease_seconds)
+    if before is not None and before.boot_id != poll.boot_id:
+        await _end_lost_with_boot(unit, before, poll.held, now)
+    await renew_lease(unit, call.node, call.incarnation, Exchange(poll.boot_id, now, poll.sent_monotonic_ms), seconds)
+    if before is None or before.silent:
+        await note_changes(unit, ChangeKind.NODE, [call.node])
+    await _settle_missing(unit, call.node, poll.held, now)
+    return seconds
+
+
+async def _end_lost_with_boot(
+    unit: UnitOfWork, lease: NodeLease, held: Sequence[HeldAllocation], now: datetime
+) -> None:
+    """A restarted machine runs nothing of its former boot: what it does not bring along ended with its last sign."""
+    rows = await unit.fetch(
+        "SELECT id FROM allocation WHERE node_id = $1 AND state <> 'released' AND order_sent_at IS NOT NULL"
+        " AND NOT id = ANY($2)",
+        lease.node,
+        [item.allocation_id for item in held],
+    )
+    lives = await lock_lives(unit, [row["id"] for row in rows])
+    for life in lives.by_id.values():
+        life.release(EndReason.NODE_RESTARTED, lease.renewed_at, message="the machine was restarted")
+    await write_lives(unit, lives, now)
+
+
+async def _settle_missing(unit: UnitOfWork, node: NodeId, held: Sequence[HeldAllocation], now: datetime) -> None:
+    """Notes since when the agent no longer names what it reported, and ends a stop of what it never had.
+
+    An agent polls again only after it took or lost the former answer, so what a later poll does not name never started.
+    """
+    ids = [item.allocation_id for item in held]
+    await unit.execute(
+        "UPDATE allocation SET missing_since = CASE WHEN missing_since IS NULL THEN $3::timestamptz END"
+        " WHERE node_id = $1 AND state <> 'released' AND last_sequence > 0"
+        " AND (missing_since IS NULL) <> (id = ANY($2))",
+        node,
+        ids,
+        now,
+    )
+    rows = await unit.fetch(
+        "SELECT id FROM allocation WHERE node_id = $1 AND state = 'releasing' AND last_sequence = 0"
+        " AND stop_requested_at < $3 AND NOT id = ANY($2)",
+        node,
+        ids,
+        now - REPEAT_AFTER,
+    )
+    if rows:
+        lives = await lock_lives(unit, [row["id"] for row in rows])
+        for life in lives.by_id.values():
+            if life.record.last_sequence == 0 and life.record.stop_reason is not None:
+                life.release(life.record.stop_reason, now)
+        await write_lives(unit, lives, now)
+
+
+_ORDERS = """
+SELECT a.*, j.spec->'groups' AS groups FROM allocation a JOIN job j ON j.id = a.job_id
+WHERE a.node_id = $1 AND a.state IN ('bound', 'releasing')
+ORDER BY a.id
+"""
+
+
+async def read_orders(
+    unit: UnitOfWork, node: NodeId, held: Sequence[HeldAllocation], lease_seconds: float, *, fresh_only: bool
+) -> PollAnswer | None:
+    """The node's orders as an answer, marked as sent; None when `fresh_only` and nothing new is among them.
+
+    An order is repeated in every answer until the agent's report, but only a new one, or one that was not acted on
+    for a while, is worth an answer of its own.
+    """
+    now: datetime = await unit.fetchval("SELECT clock_timestamp()")
+    known = {item.allocation_id: item.epoch for item in held}
+    assignments: list[Assignment] = []
+    stops = await _stops_of_unknown(unit, node, known)
+    fresh = bool(stops)
+    sent: list[UUID] = []
+    for row in await unit.fetch(_ORDERS, node):
+        is_stop = row["state"] == AllocationState.RELEASING.value
+        if is_stop and row["stop_requested_at"] is None:
+            continue  # it is ending by itself
+        if not is_stop and (row["id"] in known or row["last_sequence"] > 0):
+            continue  # the agent has it
+        fresh = fresh or row["order_sent_at"] is None or row["order_sent_at"] < now - REPEAT_AFTER
+        sent.append(row["id"])
+        if is_stop:
+            stops.append(_stop_order(row))
+        else:
+            assignments.append(_assignment(row))
+    if fresh_only and not fresh:
+        return None
+    if sent:
+        await unit.execute("UPDATE allocation SET order_sent_at = $2 WHERE id = ANY($1)", sent, now)
+    return PollAnswer(server_at=now, lease_seconds=lease_seconds, assignments=assignments, stops=stops)
+
+
+async def _stops_of_unknown(unit: UnitOfWork, node: NodeId, known: dict[AllocationId, int]) -> list[StopOrder]:
+    """Stops for what the agent holds without a right: released, another node's, of another epoch, or never there."""
+    if not known:
+        return []
+    rows = await unit.fetch("SELECT id, epoch, node_id, state, reason FROM allocation WHERE id = ANY($1)", list(known))
+    rights = {row["id"]: row for row in rows}
+    orders = []
+    for allocation, epoch in known.items():
+        row = rights.get(allocation)
+        if row is not None and row["node_id"] == node and row["epoch"] == epoch and row["state"] != "released":
+            continue
+        reason = EndReason(row["reason"]) if row is not None and row["reason"] else EndReason.NODE_LOST
+        orders.append(StopOrder(allocation_id=allocation, epoch=epoch, grace_seconds=0, reason=reason))
+    return orders
+
+
+def _stop_order(row: asyncpg.Record) -> StopOrder:
+    return StopOrder(
+        allocation_id=AllocationId.of(row["id"]),
+        epoch=row["epoch"],
+        grace_seconds=row["stop_grace_seconds"],
+        reason=EndReason(row["stop_reason"]),
+    )
+
+
+def _assignment(row: asyncpg.Record) -> Assignment:
+    group: dict[str, Any] = next(group for group in row["groups"] if group["name"] == row["group_name"])
+    return Assignment(
+        allocation_id=AllocationId.of(row["id"]),
+        epoch=row["epoch"],
+        job_id=JobId.of(row["job_id"]),
+        task_id=TaskId.of(row["task_id"]),
+        tenant_id=TenantId.of(row["tenant_id"]),
+        group=row["group_name"],
+        index=row["index"],
+        attempt=row["attempt"],
+        command=tuple(group["run"]["command"]),
+        image=group["run"]["image"],
+        env=group["run"]["env"],
+        cpu_milli=row["cpu_milli"],
+        memory_mib=row["memory_mib"],
+        devices=tuple(DeviceShare.model_validate(share) for share in row["devices"]),
+        stop_grace_seconds=row["stop_grace_seconds"],
+        time_limit_seconds=row["time_limit_seconds"],
+    )
+
+
+async def list_ordered_nodes(unit: UnitOfWork) -> list[NodeId]:
+    """The nodes that have an order which was never sent, or not acted on for a while."""
+    rows = await unit.fetch(
+        "SELECT DISTINCT node_id FROM allocation WHERE state IN ('bound', 'releasing')"
+        " AND (order_sent_at IS NULL OR order_sent_at < clock_timestamp() - $1::interval)"
+        " AND (state = 'bound' OR stop_requested_at IS NOT NULL)",
+        REPEAT_AFTER,
+    )
+    return [NodeId.of(row["node_id"]) for row in rows]

@@ -1,0 +1,113 @@
+"""A job from its submit to its end, through the leader and an agent."""
+
+import json
+
+import pytest
+
+from millpond_contracts.bodies.work import ReportKind
+from millpond_kernel.leases import LeaseLost
+from tests.integration.scheduler.world import ONE_DEVICE, SECRET, World
+
+pytestmark = pytest.mark.integration
+
+
+async def test_job_when_placed_run_and_ended_then_every_state_and_event_follows(world: World) -> None:
+    node = await world.add_node(devices=2)
+    share = await world.add_virtual_pool()
+    leader = world.leader()
+    job = await world.submit(share, devices=ONE_DEVICE)
+    await leader.step()
+    answer = await world.poll(node.node_id)
+    assert [item.job_id for item in answer.assignments] == [job.job_id]
+    task = answer.assignments[0]
+    assert (task.command, task.env) == (("/bin/true", SECRET), {"TOKEN": SECRET})
+    assert [share.milli for share in task.devices] == [1000]
+    world.clock_ms += 1500
+    await world.run_task(node.node_id, task)
+    assert await world.job_state(job.job_id) == "running"
+    await world.end_task(node.node_id, task)
+    assert await world.job_state(job.job_id) == "succeeded"
+    states = [event["job"]["state"] for event in await world.events("job_state_changed")]
+    assert states == ["running", "succeeded"]
+    released = (await world.events("allocation_released"))[0]["allocation"]
+    assert (released["reason"], released["exit_code"], released["generation"]) == ("completed", 0, 3)
+    await world.assert_counters_are_true()
+    assert await world.value("SELECT sum(used) FROM usage") == 0
+    guard = (await world.fetch("SELECT free_milli, free_cpu_milli FROM node_guard"))[0]
+    assert (list(guard["free_milli"]), guard["free_cpu_milli"]) == ([1000, 1000], 8000)
+
+
+async def test_events_when_a_job_ran_then_none_carries_command_or_environment(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.run_task(node.node_id, task)
+    await world.end_task(node.node_id, task)
+    rows = await world.fetch("SELECT body FROM outbox")
+    assert len(rows) >= 5
+    assert SECRET not in json.dumps([row["body"] for row in rows])
+
+
+async def test_leader_when_it_restarts_then_running_work_is_adopted_and_room_stays_taken(world: World) -> None:
+    node = await world.add_node(devices=1)
+    share = await world.add_virtual_pool()
+    await world.submit(share, devices=ONE_DEVICE)
+    first = world.leader()
+    await first.step()
+    second_job = await world.submit(share, devices=ONE_DEVICE)
+    await world.value("UPDATE lease SET expires_at = clock_timestamp() RETURNING 1")
+    second = world.leader()
+    await second.step()
+    assert second.lease is not None
+    assert first.lease is not None
+    assert second.lease.epoch == first.lease.epoch + 1
+    assert await world.job_state(second_job.job_id) == "pending"
+    with pytest.raises(LeaseLost):
+        await first.step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.run_task(node.node_id, task)
+    await world.end_task(node.node_id, task)
+    await second.step()
+    answer = await world.poll(node.node_id)
+    assert [item.job_id for item in answer.assignments] == [second_job.job_id]
+
+
+async def test_report_when_epoch_is_stale_then_rejected_alone(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    await world.submit(share, count=2)
+    await world.leader().step()
+    first, second = (await world.poll(node.node_id)).assignments
+    answer = await world.report(
+        node.node_id,
+        world.make_report(first, ReportKind.ACTIVE, epoch=first.epoch - 1),
+        world.make_report(second, ReportKind.ACTIVE),
+    )
+    assert answer.accepted == 1
+    assert [(item.allocation_id, item.code) for item in answer.rejected] == [
+        (first.allocation_id, "scheduler.allocation.epoch_stale")
+    ]
+    states = await world.fetch("SELECT state FROM allocation ORDER BY id")
+    assert sorted(row["state"] for row in states) == ["active", "bound"]
+
+
+async def test_reports_when_sent_twice_and_late_then_the_effect_is_once(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    job = await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    reports = [
+        world.make_report(task, ReportKind.STARTING),
+        world.make_report(task, ReportKind.ACTIVE),
+        world.make_report(task, ReportKind.RELEASED, exit_code=3),
+    ]
+    await world.report(node.node_id, *reports)
+    again = await world.report(node.node_id, *reversed(reports))
+    assert (again.accepted, again.rejected) == (3, [])
+    assert await world.job_state(job.job_id) == "failed"
+    assert len(await world.events("allocation_released")) == 1
+    assert len(await world.events("allocation_activated")) == 1
+    await world.assert_counters_are_true()
