@@ -1,1 +1,1 @@
-"""SQL of the registry service. May import domain, the kernel and the contracts."""
+"""SQL of the registry: one module per noun. May import the domain and the kernel."""

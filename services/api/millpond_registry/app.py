@@ -1,0 +1,43 @@
+"""The HTTP process of the registry."""
+
+import httpx
+from fastapi import FastAPI
+
+from millpond_kernel.app import Kernel, ServiceApp, build_app
+from millpond_registry.clients.telemetry import TelemetryStream
+from millpond_registry.routes import agent, devices, flavors, join_tokens, nodes, pools, snapshots
+from millpond_registry.settings import Settings
+from millpond_registry.usecases.beginnings import prepare
+
+
+async def _on_start(app: FastAPI, kernel: Kernel) -> None:
+    settings = kernel.settings
+    assert isinstance(settings, Settings)
+    app.state.telemetry = TelemetryStream(kernel.redis, settings.redis_prefix, settings.telemetry_max_bytes)
+    await prepare(kernel.database)
+
+
+def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
+    """The application; settings come from the environment unless given."""
+    return build_app(
+        ServiceApp(
+            settings=settings or Settings(),
+            routers=(
+                agent.router,
+                pools.router,
+                nodes.router,
+                devices.router,
+                flavors.router,
+                join_tokens.router,
+            ),
+            snapshots={
+                "nodes": snapshots.snapshot_nodes,
+                "pools": snapshots.snapshot_pools,
+                "flavors": snapshots.snapshot_flavors,
+                "capacity": snapshots.snapshot_capacity,
+            },
+            issues=True,
+            on_start=_on_start,
+            transport=transport,
+        )
+    )

@@ -1,0 +1,1 @@
+"""What the registry tells others without promise: the telemetry stream."""

@@ -1,0 +1,1 @@
+"""What the registry does with the events of other services."""

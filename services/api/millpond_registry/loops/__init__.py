@@ -1,0 +1,1 @@
+"""The control loops of the registry: silent nodes and capacity."""

@@ -1,0 +1,81 @@
+"""`/v1/pools`: operators change pools, tenants see the shared ones and their own."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from millpond_contracts.bodies.nodes import PoolCapacity, PoolSpec, PoolView
+from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.ids import PoolId
+from millpond_kernel.auth import OperatorCaller
+from millpond_kernel.generation import etag
+from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
+from millpond_kernel.pagination import Paging, make_page
+from millpond_registry.routes.access import CatalogueReader, IfMatch
+from millpond_registry.store import pools as rows_of_pools
+from millpond_registry.usecases import capacity
+from millpond_registry.usecases import pools as usecases
+
+router = APIRouter(prefix="/v1/pools", tags=["pools"])
+
+
+@router.post("", status_code=201, response_model=PoolView)
+async def create_pool(request: Request, spec: PoolSpec, caller: OperatorCaller, key: IdempotencyKey) -> Response:
+    """Creates a pool."""
+    return await run_idempotent(
+        request,
+        request.app.state.kernel.database,
+        caller,
+        key,
+        lambda unit: usecases.create_pool(unit, caller, spec),
+        location=lambda made: f"/v1/pools/{made.pool_id}",  # type: ignore[attr-defined]
+    )
+
+
+@router.get("")
+async def list_pools(
+    request: Request,
+    caller: CatalogueReader,
+    paging: Paging,
+    name: Annotated[str | None, Query(max_length=64)] = None,
+) -> Page[PoolView]:
+    """Lists the pools that the caller may use."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        rows = await rows_of_pools.list_pools(unit, paging.after_uuid(), paging.limit + 1, name)
+    return make_page(rows, paging, rows_of_pools.pool_view, lambda row: PoolId.of(row["id"]))
+
+
+@router.get("/{pool_id}")
+async def get_pool(request: Request, response: Response, pool_id: PoolId, caller: CatalogueReader) -> PoolView:
+    """One pool."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        pool = await usecases.get_pool(unit, pool_id)
+    response.headers["ETag"] = etag(pool.generation)
+    return pool
+
+
+@router.get("/{pool_id}/capacity")
+async def get_capacity(request: Request, response: Response, pool_id: PoolId, caller: CatalogueReader) -> PoolCapacity:
+    """What the pool has, holds, and can still take, per flavor and for CPU and memory."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        figures = await capacity.get_capacity(unit, pool_id)
+    response.headers["ETag"] = etag(figures.generation)
+    return figures
+
+
+@router.put("/{pool_id}")
+async def replace_pool(
+    request: Request, response: Response, pool_id: PoolId, spec: PoolSpec, caller: OperatorCaller, match: IfMatch
+) -> PoolView:
+    """Replaces a pool's description; its nodes stay."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        pool = await usecases.replace_pool(unit, caller, pool_id, spec, match)
+    response.headers["ETag"] = etag(pool.generation)
+    return pool
+
+
+@router.delete("/{pool_id}", status_code=204)
+async def delete_pool(request: Request, pool_id: PoolId, caller: OperatorCaller, match: IfMatch) -> None:
+    """Deletes an empty pool and revokes the join tokens that led into it."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        await usecases.delete_pool(unit, caller, pool_id, match)

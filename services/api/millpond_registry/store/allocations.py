@@ -1,0 +1,74 @@
+"""SQL of the view of the scheduler's allocations: what each holds of its node."""
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+import asyncpg
+
+from millpond_contracts.bodies.jobs import AllocationState, AllocationView
+from millpond_contracts.ids import NodeId
+from millpond_kernel.uow import UnitOfWork
+
+# The consumer that keeps this view; its cursor tells how far the view has come.
+CONSUMER = "allocations"
+
+_PUT = """
+INSERT INTO allocation AS a (id, node_id, cpu_milli, memory_mib, devices, released, generation)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (id) DO UPDATE SET
+    node_id = excluded.node_id, cpu_milli = excluded.cpu_milli, memory_mib = excluded.memory_mib,
+    devices = excluded.devices, released = excluded.released, generation = excluded.generation,
+    updated_at = clock_timestamp()
+WHERE excluded.generation > a.generation
+RETURNING a.id
+"""
+
+
+async def put_allocation(unit: UnitOfWork, view: AllocationView) -> bool:
+    """Whether the allocation is news: only a higher generation changes the row."""
+    changed = await unit.fetchval(
+        _PUT,
+        view.allocation_id,
+        view.node_id,
+        view.cpu_milli,
+        view.memory_mib,
+        [[str(UUID(int=share.device_id.int)), share.milli] for share in view.devices],
+        view.state is AllocationState.RELEASED,
+        view.generation,
+    )
+    return changed is not None
+
+
+async def live_allocations(unit: UnitOfWork, node_ids: Iterable[UUID]) -> list[asyncpg.Record]:
+    """Rows of what is held on these nodes."""
+    return await unit.fetch(
+        "SELECT node_id, cpu_milli, memory_mib, devices FROM allocation"
+        " WHERE node_id = ANY($1::uuid[]) AND NOT released",
+        list(node_ids),
+    )
+
+
+async def count_live(unit: UnitOfWork, node_id: NodeId) -> int:
+    """How many allocations the node holds."""
+    return int(await unit.fetchval("SELECT count(*) FROM allocation WHERE node_id = $1 AND NOT released", node_id))
+
+
+async def release_missing(unit: UnitOfWork, live: Sequence[UUID], before_seconds: float) -> list[NodeId]:
+    """Ends rows that the scheduler no longer has and that did not change for `before_seconds`; tells their nodes."""
+    rows = await unit.fetch(
+        "UPDATE allocation SET released = true, updated_at = clock_timestamp() WHERE NOT released"
+        " AND NOT (id = ANY($1::uuid[])) AND updated_at < clock_timestamp() - make_interval(secs => $2)"
+        " RETURNING node_id",
+        list(live),
+        before_seconds,
+    )
+    return [NodeId.of(row["node_id"]) for row in rows]
+
+
+async def forget_released(unit: UnitOfWork, after_hours: int) -> int:
+    """Deletes rows that ended long ago, a batch at a time."""
+    return await unit.execute(
+        "DELETE FROM allocation WHERE id IN (SELECT id FROM allocation WHERE released"
+        " AND updated_at < clock_timestamp() - make_interval(hours => $1) LIMIT 1000)",
+        after_hours,
+    )

@@ -1,0 +1,169 @@
+"""Capacity: kept by marks and tallies as things change, counted afresh from time to time, and told when it differs."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.nodes import NodeState, PoolCapacity
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.events.registry import CapacityChanged, CapacityDriftFound
+from millpond_contracts.ids import PoolId
+from millpond_kernel.problem import ProblemError
+from millpond_kernel.uow import UnitOfWork
+from millpond_registry.domain.capacity import (
+    Held,
+    Tally,
+    describe_drift,
+    sum_tallies_of,
+    tally_of,
+    tell_devices,
+    tell_hosts,
+)
+from millpond_registry.store import allocations, capacity, nodes, pools
+from millpond_registry.store.devices import devices_of_nodes
+
+# A snapshot's page was read within this time; a row that changed since says nothing about drift.
+SNAPSHOT_SECONDS = 30.0
+
+
+def pool_capacity(row: asyncpg.Record) -> PoolCapacity:
+    """The capacity of a row of figures."""
+    tally = Tally.from_json(row["tally"])
+    return PoolCapacity(
+        pool_id=PoolId.of(row["pool_id"]),
+        as_of=row["as_of"],
+        nodes=dict(tally.nodes),
+        hosts=tell_hosts(tally),
+        devices=tell_devices(tally),
+        recounted_at=row["recounted_at"],
+        generation=row["generation"],
+    )
+
+
+async def get_capacity(unit: UnitOfWork, pool_id: PoolId) -> PoolCapacity:
+    """The pool's figures, when the scope may see the pool.
+
+    Raises:
+        ProblemError: 404 otherwise.
+    """
+    row = await capacity.find_figures(unit, pool_id)
+    if row is None:
+        raise ProblemError(ErrorCode.POOL_NOT_FOUND, f"There is no pool {pool_id}.")
+    return pool_capacity(row)
+
+
+async def take_allocation(unit: UnitOfWork, view: AllocationView) -> bool:
+    """Whether the allocation was news; then its node is counted again."""
+    if not await allocations.put_allocation(unit, view):
+        return False
+    await capacity.mark_node(unit, view.node_id)
+    return True
+
+
+async def count_marked(unit: UnitOfWork) -> int:
+    """Counts the nodes that changed, moves the difference into their pools' figures; tells how many pools changed."""
+    marked = await capacity.take_marks(unit)
+    if not marked:
+        return 0
+    old = {
+        row["node_id"]: (row["pool_id"], Tally.from_json(row["tally"]))
+        for row in await capacity.tallies_of(unit, marked)
+    }
+    new = await _count(unit, marked)
+    change: dict[UUID, Tally] = defaultdict(Tally)
+    for pool_id, tally in old.values():
+        change[pool_id] = change[pool_id] - tally
+    for pool_id, tally in new.values():
+        change[pool_id] = change[pool_id] + tally
+    await _store_tallies(unit, marked, new)
+    told = 0
+    for row in await capacity.lock_figures(unit, list(change)):
+        told += await _write(unit, row, Tally.from_json(row["tally"]) + change[row["pool_id"]])
+    return told
+
+
+async def recount_pool(unit: UnitOfWork, pool_id: UUID) -> bool:
+    """Counts a pool afresh and compares with what events gave; a difference is repaired and raised as an alarm.
+
+    Call `count_marked` in the same transaction first: what is marked has not been counted yet, and is no drift.
+    """
+    locked = await capacity.lock_figures(unit, [pool_id])
+    if not locked:
+        return False
+    members = await capacity.nodes_of_pool(unit, pool_id)
+    counted = await _count(unit, members)
+    fresh = sum_tallies_of(tally for _, tally in counted.values())
+    found = Tally.from_json(locked[0]["tally"])
+    await _store_tallies(unit, members, counted)
+    drifted = fresh != found
+    if drifted:
+        generation = await capacity.raise_figures(unit, pool_id)
+        detail = describe_drift(found, fresh)
+        unit.emit(CapacityDriftFound(pool_id=PoolId.of(pool_id), detail=detail, generation=generation))
+    await _write(unit, locked[0], fresh, recounted=True)
+    return drifted
+
+
+async def compare_allocations(unit: UnitOfWork, live: Sequence[dict[str, Any]]) -> int:
+    """Repairs the view of allocations by the scheduler's own snapshot; tells how many rows were wrong."""
+    wrong = 0
+    for item in live:
+        wrong += await take_allocation(unit, AllocationView.model_validate(item))
+    known = [AllocationView.model_validate(item).allocation_id for item in live]
+    for node_id in await allocations.release_missing(unit, known, SNAPSHOT_SECONDS):
+        await capacity.mark_node(unit, node_id)
+        wrong += 1
+    return wrong
+
+
+async def _write(unit: UnitOfWork, row: asyncpg.Record, tally: Tally, *, recounted: bool = False) -> bool:
+    changed = tally != Tally.from_json(row["tally"])
+    if changed or recounted:
+        written = await capacity.update_figures(
+            unit, row["pool_id"], tally.to_json(), changed=changed, recounted=recounted
+        )
+        if changed:
+            unit.emit(CapacityChanged(capacity=pool_capacity(written)))
+    return changed
+
+
+async def _count(unit: UnitOfWork, node_ids: Sequence[UUID]) -> dict[UUID, tuple[UUID, Tally]]:
+    """node id -> (pool id, tally) of those nodes that exist and were not removed."""
+    present = [node for node in await nodes.list_nodes_by_id(unit, node_ids) if node.state is not NodeState.REMOVED]
+    devices = await devices_of_nodes(unit, [node.id for node in present])
+    held = _held(await allocations.live_allocations(unit, [node.id for node in present]))
+    references = {pool.pool_id: pool.reference_task_milli for pool in await pools.read_all_pools(unit)}
+    return {
+        node.id: (
+            node.pool_id,
+            tally_of(node, devices[node.id], held.get(node.id, Held()), references[node.pool_id]),
+        )
+        for node in present
+    }
+
+
+def _held(rows: Sequence[asyncpg.Record]) -> Mapping[UUID, Held]:
+    cpu: Counter[UUID] = Counter()
+    memory: Counter[UUID] = Counter()
+    milli: dict[UUID, Counter[UUID]] = defaultdict(Counter)
+    for row in rows:
+        cpu[row["node_id"]] += row["cpu_milli"]
+        memory[row["node_id"]] += row["memory_mib"]
+        for device, amount in row["devices"]:
+            milli[row["node_id"]][UUID(device)] += amount
+    return {node_id: Held(cpu[node_id], memory[node_id], milli[node_id]) for node_id in cpu}
+
+
+async def _store_tallies(
+    unit: UnitOfWork, node_ids: Sequence[UUID], counted: Mapping[UUID, tuple[UUID, Tally]]
+) -> None:
+    await capacity.put_tallies(
+        unit, [(node_id, pool_id, tally.to_json()) for node_id, (pool_id, tally) in counted.items()]
+    )
+    gone = [node_id for node_id in node_ids if node_id not in counted]
+    if gone:
+        await capacity.delete_tallies(unit, gone)
