@@ -15,7 +15,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from millpond.stack.engines import is_running
+from millpond.stack.engines import is_running, read_tail
 from millpond.stack.errors import StackAlreadyRunning, StackError
 from millpond.stack.launchers import ForkLauncher, ProgramLauncher
 from millpond.stack.lock import StackLock, find_supervisor, stop_supervisor
@@ -173,7 +173,7 @@ async def test_stop_when_a_process_ignores_it_then_its_group_is_killed(tmp_path:
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', {SLEEPER!r}]); {STUBBORN}"
 
     async def is_deaf(_pid: int) -> bool:
-        return "deaf" in (tmp_path / "stubborn.log").read_text()
+        return "deaf" in read_tail(tmp_path / "stubborn.log")
 
     supervisor = Supervisor()
     supervisor.add([make_spec(tmp_path, "stubborn", code, ready=is_deaf, stop_timeout_seconds=0.2)])
@@ -327,7 +327,7 @@ async def test_forked_process_when_it_runs_then_has_its_own_name_log_and_environ
     supervisor, _ = make_fork_supervisor(tmp_path, ["wave"])
     supervisor.add([forked_spec(tmp_path, "registry-http", "teller", "--port", "7")])
     await supervisor.wait_ready(10)
-    await until(lambda: "}" in (tmp_path / "registry-http.log").read_text())
+    await until(lambda: "}" in read_tail(tmp_path / "registry-http.log"))
     told = (tmp_path / "registry-http.log").read_text()
     pid = find(supervisor, "registry-http").pid
     shown = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
@@ -358,7 +358,7 @@ async def test_forked_process_when_a_user_is_given_then_runs_as_that_user_and_st
     supervisor.add([replace(forked_spec(open_folder, "teller", "teller"), user=user)])
     await supervisor.wait_ready(10)
     log = open_folder / "teller.log"
-    await until(lambda: "]" in log.read_text())
+    await until(lambda: "]" in read_tail(log))
     uid = user.uid if user is not None else os.getuid()
     assert log.read_text().startswith(f"({uid}, {uid}, {uid})")
     assert user is None or log.read_text().endswith("[]\n")
