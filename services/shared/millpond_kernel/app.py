@@ -3,27 +3,27 @@
 import asyncio
 import gc
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse
 from redis.asyncio import Redis
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from millpond_contracts.bodies.tenants import TokenAnswer
-from millpond_contracts.errors import ErrorCode
-from millpond_contracts.events import Envelope
-from millpond_contracts.events.quota import ApiKeyRevoked, RoleChanged
+from millpond_contracts.bodies.tenants import TenantState, TokenAnswer
+from millpond_contracts.events import PUBLISHERS, Envelope
+from millpond_contracts.events.quota import ApiKeyRevoked, RoleChanged, TenantChanged
 from millpond_kernel.auth import Authenticator, DenySet
-from millpond_kernel.clients import ServiceClient
+from millpond_kernel.border import Border
+from millpond_kernel.clients import ServiceAway, ServiceClient, away_problem
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
+from millpond_kernel.describing import PROBLEM_RESPONSES, describe
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.following import Follower
-from millpond_kernel.observability import REQUEST_SECONDS, REQUESTS, set_request_id
 from millpond_kernel.outbox import doorbell_channel
 from millpond_kernel.problem import add_problem_handlers, problem_response
 from millpond_kernel.revisions import code_head
@@ -56,7 +56,8 @@ class Kernel:
 
     async def health(self) -> dict[str, Any]:
         """Parts with `ok` and, when not, the reason; `ready` for HTTP; `status` ok, degraded or down."""
-        parts: dict[str, Any] = {"database": {"ok": True}, "schema": {"ok": True}, "worker": {"ok": True}}
+        parts: dict[str, Any] = {"database": {"ok": True}, "schema": {"ok": True}, "keys": {"ok": True}}
+        parts["worker"] = {"ok": False, "reason": "not known"}
         try:
             revision = await self.database.schema_revision()
             if revision != code_head():
@@ -65,12 +66,20 @@ class Kernel:
                     "reason": f"database at {revision}, code at {code_head()}: run millpond migrate",
                 }
             else:
+                parts["keys"] = await self._keys_health()
                 parts["worker"] = await self._worker_health()
         except DATABASE_ERRORS as error:
             parts["database"] = {"ok": False, "reason": f"does not answer: {type(error).__name__}"}
-        ready = parts["database"]["ok"] and parts["schema"]["ok"]
+        ready = parts["database"]["ok"] and parts["schema"]["ok"] and parts["keys"]["ok"]
         status = "down" if not ready else "ok" if parts["worker"]["ok"] else "degraded"
         return {"service": self.service, "status": status, "ready": ready, "parts": parts}
+
+    async def _keys_health(self) -> dict[str, Any]:
+        if not self.authenticator.has_keys:
+            await self.authenticator.load_keys()
+        if self.authenticator.has_keys:
+            return {"ok": True}
+        return {"ok": False, "reason": "no key to verify tokens with: quota does not answer"}
 
     async def _worker_health(self) -> dict[str, Any]:
         async with self.database.begin(SYSTEM) as unit:
@@ -117,8 +126,11 @@ def build_app(service: ServiceApp) -> FastAPI:
         openapi_url=f"/openapi/{name}.json",
         docs_url=f"/docs/{name}",
         redoc_url=None,
+        responses=PROBLEM_RESPONSES,
     )
+    describe(app)
     add_problem_handlers(app)
+    app.add_exception_handler(ServiceAway, _on_service_away)
     for router in service.routers:
         app.include_router(router)
     app.include_router(public_router(name))
@@ -126,6 +138,12 @@ def build_app(service: ServiceApp) -> FastAPI:
     app.include_router(health_router(name))
     app.add_middleware(Border, service=name, max_body_bytes=service.settings.max_body_bytes)
     return app
+
+
+async def _on_service_away(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ServiceAway)
+    problem = away_problem(error)
+    return problem_response(problem.code, problem.detail, (), problem.retry_after_seconds)
 
 
 def make_kernel(service: ServiceApp) -> Kernel:
@@ -137,7 +155,7 @@ def make_kernel(service: ServiceApp) -> Kernel:
         other: ServiceClient(
             other, settings.url_of(other), settings.service_key.get_secret_value(), transport=service.transport
         )
-        for other in ("registry", "quota", "scheduler", "billing")
+        for other in PUBLISHERS
     }
     issuers = {issuer: clients[issuer] for issuer in ("quota", "registry") if not (service.issues and issuer == name)}
     authenticator = Authenticator(database, issuers, DenySet())
@@ -149,41 +167,42 @@ def make_kernel(service: ServiceApp) -> Kernel:
 def _lifespan(service: ServiceApp) -> Callable[[FastAPI], Any]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        kernel = make_kernel(service)
-        app.state.kernel = kernel
-        settings, name = service.settings, kernel.service
-        await kernel.database.open(settings.database_wait_seconds)
-        await wait_for_head(kernel.database, settings.database_wait_seconds)
-        if service.issues:
-            kernel.issuer = await TokenIssuer.load(kernel.database, name)
-        if service.exchange is not None:
-            exchange = service.exchange
-            kernel.authenticator.exchange = lambda key: exchange(kernel, key)
-        await kernel.authenticator.read_keys()
-        kernel.doorbell.start()
-        deny = Follower(kernel.redis, kernel.clients["quota"], "quota", settings.redis_prefix, deny_from(kernel))
-        own = Follower(kernel.redis, kernel.clients[name], name, settings.redis_prefix, kernel.wake)
-        deny.start()
-        own.start()
-        if service.on_start is not None:
-            await service.on_start(app, kernel)
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 20)
-        try:
-            yield
-        finally:
+        async with AsyncExitStack() as stack:
+            kernel = app.state.kernel = await _started_kernel(service, stack)
+            if service.on_start is not None:
+                await service.on_start(app, kernel)
             if service.on_stop is not None:
-                await service.on_stop(app, kernel)
-            await deny.stop()
-            await own.stop()
-            await kernel.doorbell.stop()
-            for client in kernel.clients.values():
-                await client.close()
-            await kernel.database.close()
-            await kernel.redis.aclose()
+                stack.push_async_callback(service.on_stop, app, kernel)
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(50_000, 20, 20)
+            yield
 
     return lifespan
+
+
+async def _started_kernel(service: ServiceApp, stack: AsyncExitStack) -> Kernel:
+    """The kernel with its connections and tasks running; `stack` ends them in reverse order."""
+    kernel = make_kernel(service)
+    settings, name = service.settings, kernel.service
+    stack.push_async_callback(kernel.redis.aclose)
+    stack.push_async_callback(kernel.database.close)
+    for client in kernel.clients.values():
+        stack.push_async_callback(client.close)
+    await kernel.database.open(settings.database_wait_seconds)
+    await wait_for_head(kernel.database, settings.database_wait_seconds)
+    if service.issues:
+        kernel.issuer = await TokenIssuer.load(kernel.database, name)
+    if service.exchange is not None:
+        kernel.authenticator.exchange = partial(service.exchange, kernel)
+    await kernel.authenticator.read_keys()
+    kernel.doorbell.start()
+    stack.push_async_callback(kernel.doorbell.stop)
+    for publisher, take in (("quota", deny_from(kernel)), (name, kernel.wake)):
+        follower = Follower(kernel.redis, kernel.clients[publisher], publisher, settings.redis_prefix, take)
+        follower.start()
+        stack.push_async_callback(follower.stop)
+    return kernel
 
 
 def deny_from(kernel: Kernel) -> Callable[[Envelope], None]:
@@ -192,6 +211,9 @@ def deny_from(kernel: Kernel) -> Callable[[Envelope], None]:
     def take(envelope: Envelope) -> None:
         if envelope.type == ApiKeyRevoked.type:
             kernel.authenticator.deny.revoke(str(ApiKeyRevoked.model_validate(envelope.body).api_key_id))
+        elif envelope.type == TenantChanged.type:
+            tenant = TenantChanged.model_validate(envelope.body).tenant_view
+            kernel.authenticator.deny.set_tenant(str(tenant.tenant_id), active=tenant.state is TenantState.ACTIVE)
         elif envelope.type == RoleChanged.type:
             changed = RoleChanged.model_validate(envelope.body)
             kernel.authenticator.deny.change_role(str(changed.api_key_id), changed.role)
@@ -210,59 +232,3 @@ async def wait_for_head(database: Database, wait_seconds: float) -> None:
         if time.monotonic() >= deadline:
             raise RuntimeError(f"database at revision {revision}, code at {code_head()}: run `millpond migrate`")
         await asyncio.sleep(0.2)
-
-
-class Border:
-    """The outermost layer, pure ASGI: request id, body bound, metrics. (An http middleware would hide disconnects.)"""
-
-    def __init__(self, app: ASGIApp, service: str, max_body_bytes: int) -> None:
-        self._app = app
-        self._service = service
-        self._max_body_bytes = max_body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("ascii", "replace")
-        request_id = given if 1 <= len(given) <= 64 and given.isprintable() else uuid.uuid4().hex
-        set_request_id(request_id)
-        started, status = time.perf_counter(), 500
-
-        async def send_marked(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
-            await send(message)
-
-        length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self._max_body_bytes:
-            await self._refuse(scope, receive, send_marked)
-        else:
-            await self._app(scope, self._bounded(receive), send_marked)
-        route = getattr(scope.get("route"), "path", "unknown")
-        REQUESTS.labels(self._service, scope["method"], route, str(status)).inc()
-        REQUEST_SECONDS.labels(self._service, scope["method"], route).observe(time.perf_counter() - started)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = problem_response(
-            ErrorCode.BODY_TOO_LARGE, f"The body may have at most {self._max_body_bytes} bytes."
-        )
-        await response(scope, receive, send)
-
-    def _bounded(self, receive: Receive) -> Receive:
-        """Counts a body without Content-Length; past the bound it is cut, so that parsing refuses it."""
-        total = 0
-
-        async def receive_bounded() -> Message:
-            nonlocal total
-            message = await receive()
-            if message["type"] == "http.request":
-                total += len(message.get("body", b""))
-                if total > self._max_body_bytes:
-                    return {"type": "http.request", "body": b"", "more_body": False}
-            return message
-
-        return receive_bounded

@@ -1,10 +1,20 @@
-"""Adding audit rows: who did what, with the object before and after, in the transaction of the change."""
+"""Audit rows: who did what, with the object before and after, in the transaction of the change.
 
+The relay numbers them and chains them by hash, so that a change or a missing row afterwards can be found.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+import asyncpg
 from pydantic import BaseModel
 
+from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import AuditEntry, UnitOfWork
 
+_CHAIN_BATCH = 500
 # Never written down, whatever object holds them.
 _SECRET_FIELDS = {"secret", "token", "command", "env", "spec"}
 
@@ -30,3 +40,71 @@ def audit(
             after=None if after is None else after.model_dump_json(exclude=_SECRET_FIELDS),
         )
     )
+
+
+def audit_hash(previous: bytes, row: dict[str, Any]) -> bytes:
+    """The hash of an audit row: SHA-256 over the previous row's hash and the row as canonical JSON."""
+    canonical = json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(previous + canonical.encode()).digest()
+
+
+def audit_fields(row: asyncpg.Record) -> dict[str, Any]:
+    """The fields of an audit row that its hash covers."""
+    return {
+        "seq": row["seq"],
+        "at": row["at"].isoformat(),
+        "actor": row["actor"],
+        "role": row["role"],
+        "tenant_id": None if row["tenant_id"] is None else str(row["tenant_id"]),
+        "action": row["action"],
+        "object": row["object"],
+        "before": row["before"],
+        "after": row["after"],
+        "request_id": row["request_id"],
+    }
+
+
+async def chain_audit(unit: UnitOfWork) -> int:
+    """Numbers and chains audit rows that have no hash yet, at most one batch; how many.
+
+    The caller holds the lock on the outbox counter, so no two relays chain at once.
+    """
+    last = await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'audit'")
+    rows = await unit.fetch(
+        "SELECT id, $1 + row_number() OVER (ORDER BY id) AS seq, at, actor, role, tenant_id, action, object, before,"
+        " after, request_id FROM audit WHERE seq IS NULL ORDER BY id LIMIT $2",
+        last,
+        _CHAIN_BATCH,
+    )
+    if not rows:
+        return 0
+    previous = await unit.fetchval("SELECT hash FROM audit WHERE seq = $1", last) or b""
+    hashes = []
+    for row in rows:
+        previous = audit_hash(previous, audit_fields(row))
+        hashes.append(previous)
+    await unit.execute(
+        "UPDATE audit a SET seq = n.seq, hash = n.hash FROM unnest($1::bigint[], $2::bigint[], $3::bytea[])"
+        " AS n(id, seq, hash) WHERE a.id = n.id",
+        [row["id"] for row in rows],
+        [row["seq"] for row in rows],
+        hashes,
+    )
+    await unit.execute("UPDATE outbox_counter SET last = $1 WHERE name = 'audit'", rows[-1]["seq"])
+    return len(rows)
+
+
+async def verify_audit(database: Database) -> int | None:
+    """The sequence of the first audit row that was changed or is missing; None when the whole chain holds."""
+    expected, previous = 1, b""
+    while True:
+        async with database.begin(SYSTEM) as unit:
+            last = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'audit'"))
+            rows = await unit.fetch("SELECT * FROM audit WHERE seq >= $1 ORDER BY seq LIMIT $2", expected, _CHAIN_BATCH)
+        for row in rows:
+            digest = audit_hash(previous, audit_fields(row))
+            if row["seq"] != expected or bytes(row["hash"]) != digest:
+                return expected
+            expected, previous = expected + 1, digest
+        if not rows:
+            return None if expected == last + 1 else expected

@@ -24,7 +24,12 @@ class ServiceClient:
         self.name = name
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = httpx.AsyncClient(
-            base_url=base_url, headers=headers, timeout=httpx.Timeout(10, connect=2), transport=transport
+            base_url=base_url,
+            headers=headers,
+            timeout=httpx.Timeout(10, connect=2),
+            transport=transport,
+            # A proxy of the environment is for the outside; services reach one another directly.
+            trust_env=False,
         )
 
     async def close(self) -> None:
@@ -56,12 +61,24 @@ class ServiceClient:
         """The JSON of a successful GET.
 
         Raises:
-            ServiceAway: also when the status is not 200.
+            ServiceAway: also when the status is not 200, or the answer is not JSON.
         """
         response = await self.request("GET", path, params=params)
         if response.status_code != 200:
             raise ServiceAway(f"{self.name} answered {response.status_code} to GET {path}")
+        return json_of(response)
+
+
+def json_of(response: httpx.Response) -> Any:
+    """The JSON of an answer.
+
+    Raises:
+        ServiceAway: something else was sent, for example by a proxy.
+    """
+    try:
         return response.json()
+    except ValueError as error:
+        raise ServiceAway(f"{response.request.url.path} was not answered in JSON") from error
 
 
 def away_problem(error: ServiceAway) -> ProblemError:

@@ -5,6 +5,7 @@ takes the tenant's or the system's role for that transaction alone; a statement 
 """
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,21 +17,31 @@ from typing import Any
 import asyncpg
 
 from millpond_contracts.ids import TenantId
+from millpond_kernel.observability import log
 from millpond_kernel.uow import UnitOfWork, UnitOfWorkOpen, unit_of_work_open
 
-# What a lost, restarting or unreachable PostgreSQL looks like from asyncpg. InternalClientError is neither a
-# PostgresError nor an InterfaceError; it is raised when the backend dies in the middle of a transaction.
+
+class DatabaseAway(ConnectionError):
+    """PostgreSQL cannot be reached, or the connection was lost; whether a running commit happened is unknown."""
+
+
+# What a lost, restarting, full or unreachable PostgreSQL looks like to whoever uses the door. InterfaceError and
+# InternalClientError stand for a lost connection as well as for a mistake in our code: the door tells them apart and
+# raises DatabaseAway for the former.
 AWAY_ERRORS: tuple[type[Exception], ...] = (
     ConnectionError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
     asyncpg.exceptions.OperatorInterventionError,
     asyncpg.exceptions.InsufficientResourcesError,
 )
 # Away, or refusing: what a part that only retries has to catch.
 DATABASE_ERRORS: tuple[type[Exception], ...] = (*AWAY_ERRORS, OSError, asyncpg.PostgresError)
+
+
+ACQUIRE_SECONDS = 5.0
+COMMAND_SECONDS = 30.0
+_LOST_OR_WRONG = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +100,8 @@ class Database:
                     max_size=self._pool_size,
                     init=_prepare_connection,
                     reset=_reset_connection,
-                    timeout=5,
-                    command_timeout=30,
+                    timeout=ACQUIRE_SECONDS,
+                    command_timeout=COMMAND_SECONDS,
                     server_settings={"application_name": f"millpond-{self.service}", "search_path": self.service},
                 )
                 break
@@ -129,11 +140,9 @@ class Database:
         Raises:
             UnitOfWorkOpen: the task already holds a unit of work (a second connection could deadlock the pool).
         """
-        if self._pool is None:
-            raise ConnectionError(f"{self.service}: the database is not open")
         if unit_of_work_open():
             raise UnitOfWorkOpen("a unit of work is open in this task; pass it down instead of opening another")
-        async with self._pool.acquire(timeout=5) as connection:
+        async with self._connection() as connection:
             await connection.execute(self._entry(scope))
             unit = UnitOfWork(connection)
             with unit.entered():
@@ -146,28 +155,61 @@ class Database:
         if unit.wrote_events:
             self.on_commit()
 
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection of the pool; a lost one shows as DatabaseAway, whatever asyncpg raised."""
+        if self._pool is None:
+            raise DatabaseAway(f"{self.service}: the database is not open")
+        try:
+            connection = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
+        except (OSError, *_LOST_OR_WRONG) as error:
+            raise DatabaseAway(f"{self.service}: no connection to the database ({type(error).__name__})") from error
+        try:
+            yield connection
+        except _LOST_OR_WRONG as error:
+            if _is_lost(connection):
+                raise DatabaseAway(f"{self.service}: the connection to the database was lost") from error
+            raise
+        finally:
+            await self._release(connection)
+
+    async def _release(self, connection: asyncpg.Connection) -> None:
+        if self._pool is None:
+            return
+        try:
+            await self._pool.release(connection)
+        except (OSError, asyncpg.PostgresError, *_LOST_OR_WRONG) as error:
+            # The pool has thrown the connection away; the result of the transaction is known without it.
+            log.debug("connection_dropped", service=self.service, error=type(error).__name__)
+
     async def now(self) -> datetime:
         """The database's clock: the authority of every instant."""
-        if self._pool is None:
-            raise ConnectionError(f"{self.service}: the database is not open")
-        async with self._pool.acquire(timeout=5) as connection:
+        async with self._connection() as connection:
             value: datetime = await connection.fetchval("SELECT clock_timestamp()")
         return value
 
     async def schema_revision(self) -> str | None:
         """The revision that the migrations reached, or None before the first."""
-        if self._pool is None:
-            raise ConnectionError(f"{self.service}: the database is not open")
-        async with self._pool.acquire(timeout=5) as connection:
+        async with self._connection() as connection:
             if await connection.fetchval("SELECT to_regclass('public.alembic_version')") is None:
                 return None
             revision: Any = await connection.fetchval("SELECT version_num FROM public.alembic_version")
         return None if revision is None else str(revision)
 
 
-async def _roll_back(connection: asyncpg.Connection) -> None:
+def _is_lost(connection: asyncpg.Connection) -> bool:
     try:
-        if not connection.is_closed() and connection.is_in_transaction():
-            await asyncio.shield(connection.execute("ROLLBACK"))
-    except AWAY_ERRORS:
-        connection.terminate()
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        # The pool has taken a dead connection out of the caller's hands.
+        return True
+
+
+async def _roll_back(connection: asyncpg.Connection) -> None:
+    if _is_lost(connection) or not connection.is_in_transaction():
+        return
+    try:
+        await asyncio.shield(connection.execute("ROLLBACK"))
+    except Exception:
+        with contextlib.suppress(asyncpg.InterfaceError):
+            connection.terminate()

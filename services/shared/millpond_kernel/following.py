@@ -12,10 +12,10 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from millpond_contracts.events import Envelope
-from millpond_kernel.clients import ServiceAway, ServiceClient
+from millpond_kernel.clients import ServiceAway, ServiceClient, json_of
 from millpond_kernel.observability import log
 from millpond_kernel.outbox import stream_key
-from millpond_kernel.streams import stream_fields
+from millpond_kernel.streams import READ_COUNT, stream_fields
 
 LOOK_BACK = 5000
 
@@ -58,20 +58,31 @@ class Follower:
 
     async def _read_feed(self) -> None:
         while True:
-            page = await self._feed.get_json(
-                f"/internal/v1/events/{self._publisher}", {"after": self._seq or -LOOK_BACK, "limit": 500}
+            response = await self._feed.request(
+                "GET",
+                f"/internal/v1/events/{self._publisher}",
+                params={"after": self._seq or -LOOK_BACK, "limit": READ_COUNT},
             )
+            if response.status_code == 410:
+                # Too far behind for the feed: begin again, a little in the past of what there is.
+                self._seq = 0
+                continue
+            if response.status_code != 200:
+                raise ServiceAway(f"{self._feed.name} answered {response.status_code} to its feed")
+            page = json_of(response)
             for item in page["events"]:
                 self._take(Envelope.model_validate(item))
-            self._seq = max(self._seq, int(page["head"]) if not page["events"] else self._seq)
-            if len(page["events"]) < 500:
+            if not page["events"]:
+                # The head is below us when the publisher's database was put back to an earlier state.
+                self._seq = int(page["head"])
+            if len(page["events"]) < READ_COUNT:
                 return
 
     async def _read_stream_until_quiet(self) -> None:
         quiet_seconds = 0
         while quiet_seconds < 4:
             try:
-                reply = await self._redis.xread({self._stream: f"{self._seq}-0"}, count=500, block=1000)
+                reply = await self._redis.xread({self._stream: f"{self._seq}-0"}, count=READ_COUNT, block=1000)
             except (RedisError, OSError):
                 await asyncio.sleep(0.5)
                 return

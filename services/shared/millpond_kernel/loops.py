@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID, uuid4
 
-import asyncpg
-
-from millpond_kernel.db import AWAY_ERRORS, Database
+from millpond_kernel.db import DATABASE_ERRORS, Database
 from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, release_lease
 from millpond_kernel.observability import LEADER, LOOP_PASSES, LOOP_SECONDS, log
 from millpond_kernel.pausing import Stop, sleep_or_stop
@@ -58,7 +56,7 @@ class LoopRunner:
         if self._lease is not None:
             try:
                 await release_lease(self._database, self._lease)
-            except (*AWAY_ERRORS, asyncpg.PostgresError):
+            except DATABASE_ERRORS:
                 log.debug("lease_not_released", lease=self._lease.name)
 
     async def _pass_once(self) -> None:
@@ -71,7 +69,7 @@ class LoopRunner:
         except LeaseLost:
             self._lease = None
             outcome = "lease_lost"
-        except (*AWAY_ERRORS, asyncpg.PostgresError) as error:
+        except DATABASE_ERRORS as error:
             outcome = "away"
             self._failed(error)
         except Exception as error:

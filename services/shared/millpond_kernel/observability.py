@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import structlog
@@ -35,9 +37,14 @@ def current_request_id() -> str | None:
     return _request_id.get()
 
 
-def set_request_id(request_id: str | None) -> None:
-    """Binds the request id for logs and problems of this task."""
-    _request_id.set(request_id)
+@contextmanager
+def bound_request_id(request_id: str) -> Iterator[None]:
+    """Binds the request id for logs and problems of this task, for the time of the block."""
+    token = _request_id.set(request_id)
+    try:
+        yield
+    finally:
+        _request_id.reset(token)
 
 
 def _add_request_id(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

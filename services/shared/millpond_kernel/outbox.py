@@ -5,7 +5,6 @@ so an entity's events keep the order of its commits. Redis refuses an id that is
 publishing idempotent; what Redis loses, consumers read from the feed.
 """
 
-import hashlib
 import json
 from typing import Any
 
@@ -13,15 +12,18 @@ import asyncpg
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
-from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database
+from millpond_kernel.audit import chain_audit
+from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import LINGER_SECONDS, DoorListener
-from millpond_kernel.observability import EVENTS_PUBLISHED, UNPUBLISHED, log
+from millpond_kernel.observability import ALARMS, EVENTS_PUBLISHED, UNPUBLISHED, log
 from millpond_kernel.pausing import Stop, sleep_or_stop
 
 BATCH = 500
 STREAM_LENGTH = 100_000
 REPUBLISH = 10_000
 POLL_SECONDS = 1.0
+
+_WAITED_OUT: tuple[type[Exception], ...] = (*DATABASE_ERRORS, RedisError)
 
 _NUMBER = """
 WITH counter AS (SELECT last FROM outbox_counter WHERE name = 'outbox'),
@@ -72,8 +74,7 @@ class Relay:
         self._redis = redis
         self._stream = stream_key(prefix, database.service)
         self._listener = DoorListener(redis, doorbell_channel(prefix, database.service))
-        self._published: int | None = None
-        self.failing_since: str | None = None
+        self._last = 0
 
     async def run(self, stop: Stop) -> None:
         """Relays until `stop` is set."""
@@ -92,23 +93,20 @@ class Relay:
         try:
             numbered = await self.number()
             await self.publish()
-        except (*AWAY_ERRORS, asyncpg.PostgresError) as error:
-            log.warning("relay_database_away", service=self._database.service, error=type(error).__name__)
-            return False
-        except (RedisError, OSError) as error:
-            self._published = None
-            log.warning("relay_redis_away", service=self._database.service, error=type(error).__name__)
+        except _WAITED_OUT as error:
+            log.warning("relay_waits", service=self._database.service, error=f"{type(error).__name__}: {error}"[:200])
             return False
         return numbered >= BATCH
 
     async def number(self) -> int:
         """Gives committed rows the next dense numbers, at most one batch, and chains audit rows; returns how many."""
         async with self._database.begin(SYSTEM) as unit:
-            await unit.execute("SELECT last FROM outbox_counter WHERE name = 'outbox' FOR UPDATE")
+            last = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox' FOR UPDATE"))
             count = int(await unit.fetchval(_NUMBER, BATCH))
             if count:
                 await unit.execute("UPDATE outbox_counter SET last = last + $1 WHERE name = 'outbox'", count)
-            await chain_audit(unit.connection)
+            await chain_audit(unit)
+        self._last = last + count
         UNPUBLISHED.labels(self._database.service).set(0 if count < BATCH else BATCH)
         return count
 
@@ -123,7 +121,7 @@ class Relay:
                 return total
             await self._add(rows)
             total += len(rows)
-            after = self._published = int(rows[-1]["seq"])
+            after = int(rows[-1]["seq"])
             EVENTS_PUBLISHED.labels(self._database.service).inc(len(rows))
 
     async def _top(self) -> int:
@@ -132,13 +130,22 @@ class Relay:
             info: dict[str, Any] = await self._redis.xinfo_stream(self._stream)
             top = info["last-generated-id"]
             seq = int((top.decode() if isinstance(top, bytes) else str(top)).split("-")[0])
-        except ResponseError:
+        except ResponseError as error:
+            if "no such key" not in str(error):
+                raise
             seq = 0
-        if seq == 0:
-            async with self._database.begin(SYSTEM) as unit:
-                last = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
-            return max(0, last - REPUBLISH)
-        return seq
+        if seq > self._last and await self._is_beyond_counter(seq):
+            # The database was put back to an earlier state: these are copies of events that never happened.
+            log.error("stream_ahead_of_database", service=self._database.service, stream=seq, counter=self._last)
+            ALARMS.labels(self._database.service, "stream_ahead_of_database").inc()
+            await self._redis.delete(self._stream)
+            seq = 0
+        return seq or max(0, self._last - REPUBLISH)
+
+    async def _is_beyond_counter(self, seq: int) -> bool:
+        async with self._database.begin(SYSTEM) as unit:
+            self._last = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
+        return seq > self._last
 
     async def _add(self, rows: list[asyncpg.Record]) -> None:
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -156,51 +163,3 @@ class Relay:
                     continue
                 if isinstance(result, Exception):
                     raise result
-
-
-def audit_hash(previous: bytes, row: dict[str, Any]) -> bytes:
-    """The hash of an audit row: SHA-256 over the previous row's hash and the row as canonical JSON."""
-    canonical = json.dumps(row, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(previous + canonical.encode()).digest()
-
-
-def audit_fields(row: asyncpg.Record) -> dict[str, Any]:
-    """The fields of an audit row that its hash covers."""
-    return {
-        "seq": row["seq"],
-        "at": row["at"].isoformat(),
-        "actor": row["actor"],
-        "role": row["role"],
-        "tenant_id": None if row["tenant_id"] is None else str(row["tenant_id"]),
-        "action": row["action"],
-        "object": row["object"],
-        "before": row["before"],
-        "after": row["after"],
-        "request_id": row["request_id"],
-    }
-
-
-async def chain_audit(connection: asyncpg.Connection) -> int:
-    """Numbers and chains audit rows that have no hash yet; the caller holds the outbox counter's lock."""
-    last = await connection.fetchval("SELECT last FROM outbox_counter WHERE name = 'audit'")
-    rows = await connection.fetch(
-        "SELECT id, $1 + row_number() OVER (ORDER BY id) AS seq, at, actor, role, tenant_id, action, object, before,"
-        " after, request_id FROM audit WHERE seq IS NULL ORDER BY id LIMIT 500",
-        last,
-    )
-    if not rows:
-        return 0
-    previous = await connection.fetchval("SELECT hash FROM audit WHERE seq = $1", last) or b""
-    hashes = []
-    for row in rows:
-        previous = audit_hash(previous, audit_fields(row))
-        hashes.append(previous)
-    await connection.execute(
-        "UPDATE audit a SET seq = n.seq, hash = n.hash FROM unnest($1::bigint[], $2::bigint[], $3::bytea[])"
-        " AS n(id, seq, hash) WHERE a.id = n.id",
-        [row["id"] for row in rows],
-        [row["seq"] for row in rows],
-        hashes,
-    )
-    await connection.execute("UPDATE outbox_counter SET last = $1 WHERE name = 'audit'", rows[-1]["seq"])
-    return len(rows)

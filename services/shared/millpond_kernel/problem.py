@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import asyncpg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -12,6 +13,8 @@ from millpond_contracts.errors import ErrorCode
 from millpond_kernel.db import AWAY_ERRORS
 from millpond_kernel.observability import current_request_id, log
 
+# NUL in text, and NUL or half a surrogate pair in JSON.
+_BAD_TEXT = (asyncpg.exceptions.CharacterNotInRepertoireError, asyncpg.exceptions.UntranslatableCharacterError)
 _TYPE = "https://millpond.dev/errors/"
 
 
@@ -79,20 +82,30 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
         response.headers.update(error.headers or {})
         return response
     if error.status_code == 404:
-        return problem_response(ErrorCode.ROUTE_NOT_FOUND, f"There is no route {request.url.path}.")
+        return problem_response(ErrorCode.ROUTE_NOT_FOUND, f"There is no route {request.url.path[:200]}.")
+    if error.status_code >= 500:
+        log.error("unexpected_error", path=request.url.path, exc_info=error)
+        return problem_response(ErrorCode.INTERNAL, "An unexpected error; the log of the service has the details.")
     return problem_response(ErrorCode.BODY_INVALID, str(error.detail))
 
 
 async def _on_away(request: Request, error: Exception) -> JSONResponse:
     log.warning("dependency_away", error=type(error).__name__, path=request.url.path)
     return problem_response(
-        ErrorCode.DEPENDENCY_AWAY, "The database does not answer now. Nothing was changed; try again.", (), 1
+        ErrorCode.DEPENDENCY_AWAY,
+        "The database does not answer now. Try again; with the same Idempotency-Key nothing happens twice.",
+        (),
+        1,
     )
 
 
-async def _on_bug(request: Request, error: Exception) -> JSONResponse:
-    log.error("unexpected_error", path=request.url.path, exc_info=error)
-    return problem_response(ErrorCode.INTERNAL, "An unexpected error; the log of the service has the details.")
+async def _on_data(request: Request, error: Exception) -> JSONResponse:
+    """Text or numbers that passed the schema but that PostgreSQL cannot hold; anything else is a mistake of ours."""
+    if isinstance(error, _BAD_TEXT) or "codec can't encode" in str(error):
+        return problem_response(ErrorCode.BODY_INVALID, "Text may hold neither the character U+0000 nor half a pair.")
+    if "out of" in str(error):
+        return problem_response(ErrorCode.BODY_INVALID, "A number is out of range.")
+    raise error
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -102,4 +115,4 @@ def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http)
     for away in AWAY_ERRORS:
         app.add_exception_handler(away, _on_away)
-    app.add_exception_handler(Exception, _on_bug)
+    app.add_exception_handler(asyncpg.exceptions.DataError, _on_data)

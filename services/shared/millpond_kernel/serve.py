@@ -22,7 +22,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millpond_contracts.errors import ErrorCode
-from millpond_contracts.routes import service_for_path
+from millpond_contracts.routes import service_for_internal_path, service_for_path
 from millpond_kernel.observability import configure_logging, log
 from millpond_kernel.problem import problem_response
 from millpond_kernel.settings import ServiceSettings
@@ -30,11 +30,8 @@ from millpond_kernel.worker import ServiceWorker, run_worker
 
 
 def _service_of(path: str) -> str | None:
-    """The service of a public path, or of an internal one (`/internal/v1/<what>/<service>/…`)."""
-    if path.startswith("/internal/v1/"):
-        parts = path.split("/", 5)
-        return parts[4] if len(parts) > 4 else None
-    return service_for_path(path)
+    """The service of a public path, or of an internal one."""
+    return service_for_internal_path(path) if path.startswith("/internal/") else service_for_path(path)
 
 
 class Joined:

@@ -8,18 +8,17 @@ it.
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import asyncpg
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from millpond_contracts.events import EVENT_TYPES, Envelope, Event
-from millpond_kernel.clients import ServiceAway, ServiceClient
-from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database
-from millpond_kernel.observability import CONSUMER_LAG, EVENTS_APPLIED, EVENTS_PARKED, FEED_READS, log
+from millpond_kernel.clients import ServiceAway, ServiceClient, json_of
+from millpond_kernel.db import AWAY_ERRORS, DATABASE_ERRORS, SYSTEM, Database
+from millpond_kernel.observability import ALARMS, CONSUMER_LAG, EVENTS_APPLIED, EVENTS_PARKED, FEED_READS, log
 from millpond_kernel.outbox import stream_key
 from millpond_kernel.pausing import Stop, sleep_or_stop
 from millpond_kernel.uow import UnitOfWork
@@ -27,6 +26,8 @@ from millpond_kernel.uow import UnitOfWork
 READ_COUNT = 500
 BLOCK_MILLISECONDS = 1000
 MAX_TRIES = 5
+# Asks the feed for all that it keeps.
+EVERYTHING = 2**62
 
 Handler = Callable[[UnitOfWork, Envelope, Any], Awaitable[None]]
 # Applies one page of a snapshot's items: rows of a view, changed only on a higher generation.
@@ -41,8 +42,17 @@ class FeedGone(Exception):
     """The publisher's feed no longer reaches back to the cursor: a snapshot must be loaded."""
 
 
-# Not the event's fault: the batch is tried again as it is.
-_NEVER_PARKED: tuple[type[Exception], ...] = (CursorMoved, *AWAY_ERRORS)
+class FeedBehind(Exception):
+    """The publisher's feed ends below the cursor: its database was put back to an earlier state."""
+
+
+class _Stopping(Exception):
+    """The process has to end while an event is being tried again."""
+
+
+# Somebody is away, or the event is not at fault: the batch is tried again as it is.
+_WAITED_OUT: tuple[type[Exception], ...] = (*DATABASE_ERRORS, ServiceAway)
+_NEVER_PARKED: tuple[type[Exception], ...] = (CursorMoved, _Stopping, *AWAY_ERRORS)
 
 
 @dataclass(slots=True)
@@ -50,8 +60,8 @@ class Consumer:
     """What one service does with the events of one publisher.
 
     `handlers` maps an event class to its effect. `snapshots` maps a noun of the publisher's snapshot routes to the
-    effect of loading it, for a consumer that is new or too far behind. `after_batch` is called, outside any
-    transaction, after each applied batch.
+    effect of loading it, for a consumer that is new or too far behind. `clear` empties the views that `snapshots`
+    fill, for a rebuild by hand. `after_batch` is called, outside any transaction, after each applied batch.
     """
 
     name: str
@@ -59,8 +69,22 @@ class Consumer:
     handlers: Mapping[type[Event], Handler]
     snapshots: Mapping[str, SnapshotHandler] = field(default_factory=dict)
     after_batch: Callable[[], None] | None = None
+    clear: Callable[[UnitOfWork], Awaitable[None]] | None = None
     lag: int = field(default=0, init=False)
     applied_seq: int = field(default=0, init=False)
+    _by_type: dict[str, tuple[type[Event], Handler]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._by_type = {cls.type: (cls, handler) for cls, handler in self.handlers.items()}
+
+    async def dispatch(self, unit: UnitOfWork, envelope: Envelope) -> bool:
+        """Has the effect of an event in `unit`; False when this consumer has no handler for its type."""
+        found = self._by_type.get(envelope.type)
+        if found is None:
+            return False
+        cls, handler = found
+        await handler(unit, envelope, cls.model_validate(envelope.body))
+        return True
 
 
 class ConsumerRunner:
@@ -83,8 +107,8 @@ class ConsumerRunner:
         self._stream = stream_key(prefix, consumer.publisher)
         self._positions = f"{prefix}:positions"
         self._silence_seconds = silence_seconds
-        self._by_type = {cls.type: (cls, handler) for cls, handler in consumer.handlers.items()}
         self._tries: dict[int, int] = {}
+        self._redis_away = False
         self._labels = (database.service, consumer.name, consumer.publisher)
 
     async def run(self, stop: Stop) -> None:
@@ -93,15 +117,19 @@ class ConsumerRunner:
             try:
                 cursor = await self._load_cursor()
                 await self._follow(cursor, stop)
-            except CursorMoved:
+            except (CursorMoved, _Stopping):
                 continue
-            except (*AWAY_ERRORS, asyncpg.PostgresError, ServiceAway) as error:
+            except _WAITED_OUT as error:
                 log.warning(
                     "consumer_waits", consumer=self.consumer.name, error=f"{type(error).__name__}: {error}"[:200]
                 )
                 await sleep_or_stop(stop, 0.5)
             except FeedGone:
                 await self._load_snapshots_quietly(stop)
+            except FeedBehind as error:
+                log.error("consumer_ahead_of_feed", consumer=self.consumer.name, error=str(error))
+                ALARMS.labels(self._database.service, "consumer_ahead_of_feed").inc()
+                await sleep_or_stop(stop, 5.0)
 
     async def _load_cursor(self) -> int:
         async with self._database.begin(SYSTEM) as unit:
@@ -115,6 +143,7 @@ class ConsumerRunner:
                 self.consumer.name,
                 self.consumer.publisher,
             )
+        self.consumer.applied_seq = int(seq)
         return int(seq)
 
     async def _follow(self, cursor: int, stop: Stop) -> None:
@@ -124,17 +153,26 @@ class ConsumerRunner:
         while not stop.is_set():
             try:
                 envelopes = await self._read_stream(cursor)
-            except (RedisError, OSError) as error:
-                log.warning("consumer_redis_away", consumer=self.consumer.name, error=type(error).__name__)
+            except (RedisError, OSError, ValueError, KeyError) as error:
+                self._note_redis(error)
                 cursor = await self._catch_up(cursor, stop)
                 await sleep_or_stop(stop, 0.2)
                 continue
+            self._note_redis(None)
             if envelopes and envelopes[0].seq == cursor + 1:
                 cursor = await self._apply(cursor, _contiguous(envelopes), stop)
                 quiet_since = time.monotonic()
             elif envelopes or time.monotonic() - quiet_since > self._silence_seconds:
                 cursor = await self._catch_up(cursor, stop)
                 quiet_since = time.monotonic()
+
+    def _note_redis(self, error: Exception | None) -> None:
+        """Logs when the stream becomes unreadable, once, and when it is back."""
+        if error is not None and not self._redis_away:
+            log.warning("consumer_redis_away", consumer=self.consumer.name, error=type(error).__name__)
+        elif error is None and self._redis_away:
+            log.info("consumer_redis_back", consumer=self.consumer.name)
+        self._redis_away = error is not None
 
     async def _read_stream(self, cursor: int) -> list[Envelope]:
         reply = await self._redis.xread({self._stream: f"{cursor}-0"}, count=READ_COUNT, block=BLOCK_MILLISECONDS)
@@ -144,22 +182,14 @@ class ConsumerRunner:
         """Applies the feed from the cursor to the publisher's head."""
         while not stop.is_set():
             FEED_READS.labels(*self._labels).inc()
-            response = await self._feed.request(
-                "GET",
-                f"/internal/v1/events/{self.consumer.publisher}",
-                params={"after": cursor, "limit": READ_COUNT},
-            )
-            if response.status_code == 410:
-                raise FeedGone
-            if response.status_code != 200:
-                raise ServiceAway(f"{self._feed.name} answered {response.status_code} to its feed")
-            page = response.json()
-            envelopes = [Envelope.model_validate(item) for item in page["events"]]
-            self._set_lag(int(page["head"]) - cursor)
+            head, envelopes = await read_feed(self._feed, self.consumer.publisher, cursor)
+            if head < cursor:
+                raise FeedBehind(f"the cursor is at {cursor}, {self.consumer.publisher} at {head}")
+            self._set_lag(head - cursor)
             if not envelopes:
                 return cursor
             cursor = await self._apply(cursor, _contiguous(envelopes), stop)
-            self._set_lag(int(page["head"]) - cursor)
+            self._set_lag(head - cursor)
         return cursor
 
     def _set_lag(self, lag: int) -> None:
@@ -170,26 +200,72 @@ class ConsumerRunner:
         """Applies a contiguous batch in one transaction; on a failure one by one, parking what keeps failing."""
         try:
             await self._apply_together(cursor, envelopes)
-            cursor = envelopes[-1].seq
         except _NEVER_PARKED:
             raise
         except Exception as error:
-            if len(envelopes) > 1:
-                for envelope in envelopes:
-                    cursor = await self._apply(cursor, [envelope], stop)
-                return cursor
-            cursor = await self._retry_or_park(cursor, envelopes[0], error, stop)
+            if len(envelopes) == 1:
+                await self._note_failure(envelopes[0], error, stop)
+            for envelope in envelopes:
+                await self._apply_or_park(envelope, stop)
+        cursor = envelopes[-1].seq
         self.consumer.applied_seq = cursor
         if self.consumer.after_batch is not None:
             self.consumer.after_batch()
         await self._tell_position(cursor)
         return cursor
 
+    async def _apply_or_park(self, envelope: Envelope, stop: Stop) -> None:
+        while self._tries.get(envelope.seq, 0) < MAX_TRIES:
+            try:
+                await self._apply_together(envelope.seq - 1, [envelope])
+                self._tries.pop(envelope.seq, None)
+                return
+            except _NEVER_PARKED:
+                raise
+            except Exception as error:
+                await self._note_failure(envelope, error, stop)
+                last = error
+        await self._park(envelope, last)
+
+    async def _note_failure(self, envelope: Envelope, error: Exception, stop: Stop) -> None:
+        """Counts and logs a failure and waits a little longer each time.
+
+        Raises:
+            _Stopping: the process has to end; the event is tried again by the next one.
+        """
+        tries = self._tries[envelope.seq] = self._tries.get(envelope.seq, 0) + 1
+        log.error(
+            "event_failed",
+            service=self._database.service,
+            consumer=self.consumer.name,
+            type=envelope.type,
+            seq=envelope.seq,
+            tries=tries,
+            exc_info=error,
+        )
+        if tries < MAX_TRIES and await sleep_or_stop(stop, 0.05 * 2**tries):
+            raise _Stopping
+
+    async def _park(self, envelope: Envelope, error: Exception) -> None:
+        async with self._database.begin(SYSTEM) as unit:
+            await self._move_cursor(unit, envelope.seq - 1, envelope.seq)
+            await unit.execute(
+                "INSERT INTO dead_letter (consumer, publisher, seq, envelope, error) VALUES ($1, $2, $3, $4, $5)"
+                " ON CONFLICT ON CONSTRAINT dead_letter_once DO NOTHING",
+                self.consumer.name,
+                self.consumer.publisher,
+                envelope.seq,
+                json.loads(envelope.model_dump_json()),
+                f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
+            )
+        del self._tries[envelope.seq]
+        EVENTS_PARKED.labels(self._database.service, self.consumer.name).inc()
+
     async def _apply_together(self, cursor: int, envelopes: Sequence[Envelope]) -> None:
         async with self._database.begin(SYSTEM) as unit:
             await self._move_cursor(unit, cursor, envelopes[-1].seq)
             for envelope in envelopes:
-                await self._dispatch(unit, envelope)
+                await self.consumer.dispatch(unit, envelope)
         EVENTS_APPLIED.labels(*self._labels).inc(len(envelopes))
 
     async def _move_cursor(self, unit: UnitOfWork, old: int, new: int) -> None:
@@ -204,41 +280,6 @@ class ConsumerRunner:
         if moved != 1:
             raise CursorMoved
 
-    async def _dispatch(self, unit: UnitOfWork, envelope: Envelope) -> None:
-        found = self._by_type.get(envelope.type)
-        if found is not None:
-            cls, handler = found
-            await handler(unit, envelope, cls.model_validate(envelope.body))
-
-    async def _retry_or_park(self, cursor: int, envelope: Envelope, error: Exception, stop: Stop) -> int:
-        tries = self._tries[envelope.seq] = self._tries.get(envelope.seq, 0) + 1
-        log.error(
-            "event_failed",
-            service=self._database.service,
-            consumer=self.consumer.name,
-            type=envelope.type,
-            seq=envelope.seq,
-            tries=tries,
-            exc_info=error,
-        )
-        if tries < MAX_TRIES:
-            await sleep_or_stop(stop, 0.05 * 2**tries)
-            return await self._apply(cursor, [envelope], stop)
-        async with self._database.begin(SYSTEM) as unit:
-            await self._move_cursor(unit, cursor, envelope.seq)
-            await unit.execute(
-                "INSERT INTO dead_letter (consumer, publisher, seq, envelope, error) VALUES ($1, $2, $3, $4, $5)"
-                " ON CONFLICT ON CONSTRAINT dead_letter_once DO NOTHING",
-                self.consumer.name,
-                self.consumer.publisher,
-                envelope.seq,
-                json.loads(envelope.model_dump_json()),
-                f"{type(error).__name__}: {error}"[:2000],
-            )
-        del self._tries[envelope.seq]
-        EVENTS_PARKED.labels(self._database.service, self.consumer.name).inc()
-        return envelope.seq
-
     async def _tell_position(self, cursor: int) -> None:
         try:
             await self._redis.hset(self._positions, f"{self._database.service}/{self.consumer.name}", cursor)
@@ -247,37 +288,70 @@ class ConsumerRunner:
 
     async def _load_snapshots_quietly(self, stop: Stop) -> None:
         try:
-            await self.load_snapshots()
-        except (*AWAY_ERRORS, asyncpg.PostgresError, ServiceAway) as error:
+            await load_snapshots(self._database, self._feed, self.consumer)
+        except _WAITED_OUT as error:
             log.warning("snapshot_waits", consumer=self.consumer.name, error=type(error).__name__)
             await sleep_or_stop(stop, 1.0)
 
-    async def load_snapshots(self) -> int:
-        """Loads every snapshot of the publisher and sets the cursor to the oldest `as_of_seq`; returns that number."""
-        as_of: int | None = None
-        for noun, apply in self.consumer.snapshots.items():
-            after = ""
-            while True:
-                page = await self._feed.get_json(
-                    f"/internal/v1/snapshot/{self.consumer.publisher}/{noun}", {"after": after, "limit": READ_COUNT}
-                )
-                as_of = int(page["as_of_seq"]) if as_of is None else min(as_of, int(page["as_of_seq"]))
-                async with self._database.begin(SYSTEM) as unit:
-                    await apply(unit, page["items"])
-                if not page["next"]:
-                    break
-                after = str(page["next"])
-        if as_of is None:
-            raise ServiceAway(f"{self.consumer.name}: no snapshot to load from {self.consumer.publisher}")
-        async with self._database.begin(SYSTEM) as unit:
-            await unit.execute(
-                "INSERT INTO cursor (consumer, publisher, seq) VALUES ($1, $2, $3)"
-                " ON CONFLICT (consumer, publisher) DO UPDATE SET seq = excluded.seq, moved_at = clock_timestamp()",
-                self.consumer.name,
-                self.consumer.publisher,
-                as_of,
-            )
-        return as_of
+
+async def read_feed(feed: ServiceClient, publisher: str, after: int) -> tuple[int, list[Envelope]]:
+    """The publisher's head and the next events after a sequence (negative: of the last so many).
+
+    Raises:
+        FeedGone: those events are no longer kept.
+        ServiceAway: no answer, or none that can be read.
+    """
+    response = await feed.request(
+        "GET", f"/internal/v1/events/{publisher}", params={"after": after, "limit": READ_COUNT}
+    )
+    if response.status_code == 410:
+        raise FeedGone
+    if response.status_code != 200:
+        raise ServiceAway(f"{feed.name} answered {response.status_code} to its feed")
+    page = json_of(response)
+    return int(page["head"]), [Envelope.model_validate(item) for item in page["events"]]
+
+
+async def read_snapshot(
+    feed: ServiceClient, publisher: str, noun: str
+) -> AsyncIterator[tuple[int, list[dict[str, Any]]]]:
+    """The pages of a snapshot, each with the sequence that the publisher had reached before it was read."""
+    after = ""
+    while True:
+        page = await feed.get_json(f"/internal/v1/snapshot/{publisher}/{noun}", {"after": after, "limit": READ_COUNT})
+        yield int(page["as_of_seq"]), page["items"]
+        if not page["next"]:
+            return
+        after = str(page["next"])
+
+
+async def load_snapshots(database: Database, feed: ServiceClient, consumer: Consumer) -> int:
+    """Loads every snapshot of the publisher and moves the cursor up to the oldest `as_of_seq`; returns that number.
+
+    The cursor never moves back: another copy may have loaded a later snapshot and followed from there. A consumer
+    without snapshots goes on with the oldest event that is kept, and raises an alarm, since it has missed some.
+    """
+    as_of: int | None = None
+    for noun, apply in consumer.snapshots.items():
+        async for seq, items in read_snapshot(feed, consumer.publisher, noun):
+            as_of = seq if as_of is None else min(as_of, seq)
+            async with database.begin(SYSTEM) as unit:
+                await apply(unit, items)
+    if as_of is None:
+        head, kept = await read_feed(feed, consumer.publisher, -EVERYTHING)
+        as_of = kept[0].seq - 1 if kept else head
+        log.error("events_missed", consumer=consumer.name, publisher=consumer.publisher, continues_after=as_of)
+        ALARMS.labels(database.service, "events_missed").inc()
+    async with database.begin(SYSTEM) as unit:
+        await unit.execute(
+            "INSERT INTO cursor AS c (consumer, publisher, seq) VALUES ($1, $2, $3)"
+            " ON CONFLICT (consumer, publisher) DO UPDATE SET seq = excluded.seq, moved_at = clock_timestamp()"
+            " WHERE excluded.seq > c.seq",
+            consumer.name,
+            consumer.publisher,
+            as_of,
+        )
+    return as_of
 
 
 def _contiguous(envelopes: Sequence[Envelope]) -> list[Envelope]:
@@ -304,24 +378,6 @@ def parse_event(envelope: Envelope) -> Event | None:
     """The typed event of an envelope, or None for a type this version does not know."""
     cls = EVENT_TYPES.get(envelope.type)
     return None if cls is None else cls.model_validate(envelope.body)
-
-
-async def replay_dead_letter(database: Database, consumer: Consumer, letter_id: int) -> bool:
-    """Applies a parked event once more, in one transaction with its mark; False when it is already replayed."""
-    handlers = {cls.type: (cls, handler) for cls, handler in consumer.handlers.items()}
-    async with database.begin(SYSTEM) as unit:
-        row = await unit.fetchrow(
-            "SELECT envelope FROM dead_letter WHERE id = $1 AND consumer = $2 AND replayed_at IS NULL FOR UPDATE",
-            letter_id,
-            consumer.name,
-        )
-        if row is None:
-            return False
-        envelope = Envelope.model_validate(row["envelope"])
-        cls, handler = handlers[envelope.type]
-        await handler(unit, envelope, cls.model_validate(envelope.body))
-        await unit.execute("UPDATE dead_letter SET replayed_at = clock_timestamp() WHERE id = $1", letter_id)
-    return True
 
 
 async def wait_until_applied(consumer: Consumer, seq: int, timeout_seconds: float = 10.0) -> bool:

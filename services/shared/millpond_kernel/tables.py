@@ -101,7 +101,7 @@ def _consumer_tables(metadata: MetaData) -> None:
 
 
 def _request_tables(metadata: MetaData) -> None:
-    Table(
+    idempotency = Table(
         "idempotency",
         metadata,
         Column("tenant_id", Uuid, primary_key=True),
@@ -112,6 +112,7 @@ def _request_tables(metadata: MetaData) -> None:
         Column("headers", JSONB, nullable=True),
         Column("created_at", INSTANT, nullable=False, server_default=NOW),
     )
+    Index("idempotency_created", idempotency.c.created_at)
     audit = Table(
         "audit",
         metadata,
@@ -266,6 +267,7 @@ CREATE TABLE {s}.idempotency (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (tenant_id, key)
 );
+CREATE INDEX idempotency_created ON {s}.idempotency (created_at);
 
 CREATE TABLE {s}.audit (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -22,9 +22,9 @@ TOKEN_SECONDS = 300
 
 
 class TokenInvalid(Exception):
-    """The token is malformed, expired, or signed by an unknown key. `unknown_kid` asks for a refresh of the keys."""
+    """The token is malformed, expired, or signed by an unknown key; then `unknown_kid` names the key to look for."""
 
-    def __init__(self, message: str, *, unknown_kid: bool = False, expired: bool = False) -> None:
+    def __init__(self, message: str, *, unknown_kid: str = "", expired: bool = False) -> None:
         super().__init__(message)
         self.unknown_kid = unknown_kid
         self.expired = expired
@@ -99,16 +99,17 @@ def verify_token(token: str, keys: Mapping[str, OKPKey]) -> Principal:
     """
     try:
         kid = str(_header_of(token).get("kid", ""))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenInvalid("the token cannot be read") from error
     key = keys.get(kid)
     if key is None:
-        raise TokenInvalid("the token's key is not known", unknown_kid=True)
+        raise TokenInvalid("the token's key is not known", unknown_kid=kid or "?")
     try:
         claims = jwt.decode(token, key, algorithms=[ALGORITHM]).claims
-    except (JoseError, ValueError) as error:
+        expires_at = float(claims.get("exp", 0))
+    except (JoseError, ValueError, TypeError, RecursionError) as error:
         raise TokenInvalid("the token's signature is not valid") from error
-    if float(claims.get("exp", 0)) <= time.time():
+    if expires_at <= time.time():
         raise TokenInvalid("the token has expired", expired=True)
     issuer = kid.rsplit("-", 1)[0]
     if claims.get("iss") != issuer:

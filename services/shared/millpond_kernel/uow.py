@@ -20,7 +20,7 @@ from millpond_contracts.events import Event
 from millpond_contracts.ids import EventId, TenantId
 from millpond_kernel.observability import current_request_id
 
-_open: ContextVar[bool] = ContextVar("millpond_unit_of_work_open", default=False)
+_current: ContextVar["UnitOfWork | None"] = ContextVar("millpond_unit_of_work", default=None)
 _DIALECT = asyncpg_dialect()  # type: ignore[no-untyped-call]
 
 _INSERT_OUTBOX = """
@@ -44,9 +44,14 @@ class UnitOfWorkOpen(RuntimeError):
     """Something that must not happen inside a transaction was tried: a second transaction or a network call."""
 
 
+class TransactionAborted(RuntimeError):
+    """PostgreSQL answered ROLLBACK to COMMIT. Without this check the caller would believe in what never happened."""
+
+
 def unit_of_work_open() -> bool:
-    """Whether this task holds a transaction. Network clients refuse to be called while it does."""
-    return _open.get()
+    """Whether this task, or the task that started it, holds a transaction. Network clients then refuse to be called."""
+    unit = _current.get()
+    return unit is not None and not unit.ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +73,19 @@ class UnitOfWork:
     def __init__(self, connection: asyncpg.Connection) -> None:
         self.connection = connection
         self.wrote_events = False
+        self.ended = False
         self._events: list[tuple[Event, datetime | None]] = []
         self._audit: list[AuditEntry] = []
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """Marks the task as holding a transaction."""
-        token = _open.set(True)
+        token = _current.set(self)
         try:
             yield
         finally:
-            _open.reset(token)
+            self.ended = True
+            _current.reset(token)
 
     def emit(self, event: Event, happened_at: datetime | None = None) -> None:
         """Adds an event that becomes true with this transaction; `happened_at` defaults to the database's clock."""
@@ -111,13 +118,18 @@ class UnitOfWork:
         return int(tag.rsplit(" ", 1)[-1]) if tag[-1:].isdigit() else 0
 
     async def commit(self) -> None:
-        """Writes audit rows and events, then commits. Called once, by `Database.begin`."""
+        """Writes audit rows and events, then commits. Called once, by `Database.begin`.
+
+        Raises:
+            TransactionAborted: a statement had failed and its error was swallowed, so nothing was committed.
+        """
         if self._audit:
             await self.connection.execute(_INSERT_AUDIT, *_audit_columns(self._audit))
         if self._events:
             await self.connection.execute(_INSERT_OUTBOX, *_event_columns(self._events))
             self.wrote_events = True
-        await self.connection.execute("COMMIT")
+        if await self.connection.execute("COMMIT") != "COMMIT":
+            raise TransactionAborted("a statement of this unit of work failed; its error must leave the block")
 
 
 def _render(statement: str | Executable, arguments: Sequence[object]) -> tuple[str, Sequence[object]]:

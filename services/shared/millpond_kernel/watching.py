@@ -24,6 +24,9 @@ from millpond_kernel.uow import UnitOfWork
 
 HEARTBEAT_SECONDS = 10.0
 WATCH_BATCH = 200
+# Time to gather further events after the first, so that a burst costs an open watch few queries.
+LINGER_SECONDS = 0.02
+MAX_SEQ = 2**62
 
 _COLUMNS = "seq, event_id, type, subject, tenant_id, generation, happened_at, traceparent, body::text AS body"
 
@@ -53,12 +56,17 @@ def feed_router(service: str, snapshots: dict[str, SnapshotSource]) -> APIRouter
 
     @router.get(f"/events/{service}")
     async def read_feed(
-        request: Request, _: ServiceCaller, after: int = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 500
+        request: Request,
+        _: ServiceCaller,
+        after: Annotated[int, Query(ge=-MAX_SEQ, le=MAX_SEQ)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 500,
     ) -> Response:
-        """Events after a sequence; a negative `after` counts back from the head. 410 when they were deleted."""
+        """Events after a sequence; 410 when they were deleted. A negative `after` is a count of events before the
+        head, of those that are kept."""
         async with request.app.state.kernel.database.begin(SYSTEM) as unit:
-            head = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
-            after = max(0, head + after) if after < 0 else after
+            head = await _head(unit)
+            if after < 0:
+                after = max(head + after, await _oldest(unit, head) - 1)
             rows = await unit.fetch(f"SELECT {_COLUMNS} FROM outbox WHERE seq > $1 ORDER BY seq LIMIT $2", after, limit)
         if after < head and (not rows or rows[0]["seq"] != after + 1):
             raise ProblemError(ErrorCode.FEED_GONE, f"The feed does not reach back to {after}; load a snapshot.")
@@ -70,7 +78,7 @@ def feed_router(service: str, snapshots: dict[str, SnapshotSource]) -> APIRouter
         request: Request,
         _: ServiceCaller,
         noun: str,
-        after: str = "",
+        after: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=1000)] = 500,
     ) -> JSONResponse:
         """One page of a noun's present state; `as_of_seq` was read before the rows."""
@@ -78,7 +86,7 @@ def feed_router(service: str, snapshots: dict[str, SnapshotSource]) -> APIRouter
         if source is None:
             raise ProblemError(ErrorCode.OBJECT_NOT_FOUND, f"There is no snapshot {noun!r}.")
         async with request.app.state.kernel.database.begin(SYSTEM) as unit:
-            as_of = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
+            as_of = await _head(unit)
             items, following = await source(unit, after, limit)
         return JSONResponse({"as_of_seq": as_of, "items": items, "next": following})
 
@@ -93,10 +101,24 @@ def feed_router(service: str, snapshots: dict[str, SnapshotSource]) -> APIRouter
     return router
 
 
+async def _head(unit: UnitOfWork) -> int:
+    return int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
+
+
+async def _oldest(unit: UnitOfWork, head: int) -> int:
+    """The first sequence that is kept; the next one to come when none is."""
+    return int(await unit.fetchval("SELECT coalesce(min(seq), $1 + 1) FROM outbox", head))
+
+
 def public_router(service: str) -> APIRouter:
     """The watch and the audit trail of a service."""
     router = APIRouter(prefix="/v1", tags=[service])
+    _add_watch(router, service)
+    _add_audit(router, service)
+    return router
 
+
+def _add_watch(router: APIRouter, service: str) -> None:
     @router.get(
         f"/events/{service}",
         response_class=StreamingResponse,
@@ -105,23 +127,25 @@ def public_router(service: str) -> APIRouter:
     async def watch_events(
         request: Request,
         caller: ReaderCaller,
-        after: Annotated[int | None, Query(ge=0, le=2**62, description="resume after this sequence")] = None,
+        after: Annotated[int | None, Query(ge=0, le=MAX_SEQ, description="resume after this sequence")] = None,
         follow: Annotated[bool, Query(description="false = end when everything up to now was sent")] = True,
-        last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=20)] = None,
+        last_event_id: Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=MAX_SEQ)] = None,
     ) -> StreamingResponse:
         """Sends events as they come: `id` is the sequence, `event` the type, `data` the envelope. Starts now."""
-        start = after
-        if last_event_id is not None and last_event_id.isdigit():
-            start = int(last_event_id)
-        if start is None:
-            async with request.app.state.kernel.database.begin(SYSTEM) as unit:
-                start = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
+        wanted = after if last_event_id is None else last_event_id
+        async with request.app.state.kernel.database.begin(SYSTEM) as unit:
+            head = await _head(unit)
+            start = head if wanted is None else wanted
+            if start < min(head, await _oldest(unit, head) - 1):
+                raise ProblemError(ErrorCode.FEED_GONE, f"Events after {start} are no longer kept; read the lists.")
         return StreamingResponse(
-            _watch(request, service, caller, start, follow),
+            _watch(request, service, start, follow),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
+
+def _add_audit(router: APIRouter, service: str) -> None:
     @router.get(f"/audit/{service}")
     async def list_audit(
         request: Request,
@@ -142,8 +166,6 @@ def public_router(service: str) -> APIRouter:
             )
         return make_page(rows, paging, _audit_view, lambda row: int(row["id"]))
 
-    return router
-
 
 def _audit_view(row: Any) -> AuditView:
     return AuditView(
@@ -161,14 +183,16 @@ def _audit_view(row: Any) -> AuditView:
     )
 
 
-async def _watch(request: Request, service: str, caller: Principal, after: int, follow: bool) -> AsyncIterator[str]:
+async def _watch(request: Request, service: str, after: int, follow: bool) -> AsyncIterator[str]:
     kernel = request.app.state.kernel
+    credentials = request.headers.get("authorization")
     yield f": watching {service} after {after}\n\n"
     quiet = 0.0
     while True:
         woken = kernel.woken
         try:
-            kernel.authenticator.check(caller)
+            # Again and again: a key may be revoked, or change its role, while the watch is open.
+            caller: Principal = await kernel.authenticator.authenticate(credentials)
             async with kernel.database.begin(caller.scope) as unit:
                 rows = await unit.fetch(
                     f"SELECT {_COLUMNS} FROM outbox WHERE seq > $1 ORDER BY seq LIMIT $2", after, WATCH_BATCH
@@ -190,6 +214,7 @@ async def _watch(request: Request, service: str, caller: Principal, after: int, 
             return
         try:
             await asyncio.wait_for(woken.wait(), 1.0)
+            await asyncio.sleep(LINGER_SECONDS)
         except TimeoutError:
             quiet += 1.0
         if quiet >= HEARTBEAT_SECONDS:

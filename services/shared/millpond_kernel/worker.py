@@ -3,23 +3,25 @@
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
-import asyncpg
 import httpx
 from redis.asyncio import Redis
 
+from millpond_contracts.events import PUBLISHERS
 from millpond_kernel.app import wait_for_head
 from millpond_kernel.clients import ServiceClient
-from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database
+from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.loops import Loop, LoopRunner
 from millpond_kernel.observability import log
 from millpond_kernel.outbox import Relay, doorbell_channel
 from millpond_kernel.pausing import Stop, sleep_or_stop
+from millpond_kernel.retention import retention_loop
 from millpond_kernel.settings import ServiceSettings
 from millpond_kernel.streams import Consumer, ConsumerRunner
 
@@ -61,51 +63,58 @@ class _Running:
     loops: list[Loop] = field(default_factory=list)
 
 
+@asynccontextmanager
+async def connected_kernel(worker: ServiceWorker) -> AsyncIterator[WorkerKernel]:
+    """The connections of a service's worker, opened at a database that is at head, closed at the end."""
+    settings, name = worker.settings, worker.settings.service
+    async with AsyncExitStack() as stack:
+        redis = connect_redis(settings.redis_url.get_secret_value())
+        stack.push_async_callback(redis.aclose)
+        database = Database(name, settings.database_url.get_secret_value(), pool_size=settings.database_pool_size)
+        stack.push_async_callback(database.close)
+        clients = {other: _client(worker, other) for other in PUBLISHERS}
+        for client in clients.values():
+            stack.push_async_callback(client.close)
+        await database.open(settings.database_wait_seconds)
+        await wait_for_head(database, settings.database_wait_seconds)
+        doorbell = Doorbell(redis, doorbell_channel(settings.redis_prefix, name))
+        doorbell.start()
+        stack.push_async_callback(doorbell.stop)
+        database.on_commit = doorbell.ring
+        yield WorkerKernel(settings, name, database, redis, clients)
+
+
+def _client(worker: ServiceWorker, other: str) -> ServiceClient:
+    key = worker.settings.service_key.get_secret_value()
+    return ServiceClient(other, worker.settings.url_of(other), key, transport=worker.transport)
+
+
 async def run_worker(worker: ServiceWorker, stop: asyncio.Event) -> None:
     """Runs the worker of one service until `stop` is set. A part that fails for good ends the process."""
-    settings, name = worker.settings, worker.settings.service
-    redis = connect_redis(settings.redis_url.get_secret_value())
-    database = Database(name, settings.database_url.get_secret_value(), pool_size=settings.database_pool_size)
-    doorbell = Doorbell(redis, doorbell_channel(settings.redis_prefix, name))
-    clients = {
-        other: ServiceClient(
-            other, settings.url_of(other), settings.service_key.get_secret_value(), transport=worker.transport
-        )
-        for other in ("registry", "quota", "scheduler", "billing")
-    }
-    kernel = WorkerKernel(settings, name, database, redis, clients)
-    await database.open(settings.database_wait_seconds)
-    await wait_for_head(database, settings.database_wait_seconds)
-    database.on_commit = doorbell.ring
-    doorbell.start()
-    if worker.on_start is not None:
-        await worker.on_start(kernel)
-    consumers, loops = worker.parts(kernel)
-    running = _Running(list(consumers), list(loops))
-    relay = Relay(database, redis, settings.redis_prefix)
-    coroutines: list[Awaitable[None]] = [relay.run(stop), _tell_state(kernel, running, stop)]
-    coroutines += [LoopRunner(database, loop).run(stop) for loop in loops]
-    coroutines += [
-        ConsumerRunner(
-            database,
-            redis,
-            clients[consumer.publisher],
-            consumer,
-            prefix=settings.redis_prefix,
-            silence_seconds=settings.feed_silence_seconds,
-        ).run(stop)
-        for consumer in consumers
-    ]
-    if worker.tasks is not None:
-        coroutines += [task(stop) for task in worker.tasks(kernel)]
-    try:
-        await _run_all(coroutines, stop, settings.worker_grace_seconds)
-    finally:
-        await doorbell.stop()
-        for client in clients.values():
-            await client.close()
-        await database.close()
-        await redis.aclose()
+    async with connected_kernel(worker) as kernel:
+        if worker.on_start is not None:
+            await worker.on_start(kernel)
+        consumers, loops = worker.parts(kernel)
+        loops = [*loops, retention_loop(kernel.database)]
+        running = _Running(list(consumers), loops)
+        relay = Relay(kernel.database, kernel.redis, kernel.settings.redis_prefix)
+        coroutines: list[Awaitable[None]] = [relay.run(stop), _tell_state(kernel, running, stop)]
+        coroutines += [LoopRunner(kernel.database, loop).run(stop) for loop in loops]
+        coroutines += [_runner(kernel, consumer).run(stop) for consumer in consumers]
+        if worker.tasks is not None:
+            coroutines += [task(stop) for task in worker.tasks(kernel)]
+        await _run_all(coroutines, stop, kernel.settings.worker_grace_seconds)
+
+
+def _runner(kernel: WorkerKernel, consumer: Consumer) -> ConsumerRunner:
+    return ConsumerRunner(
+        kernel.database,
+        kernel.redis,
+        kernel.clients[consumer.publisher],
+        consumer,
+        prefix=kernel.settings.redis_prefix,
+        silence_seconds=kernel.settings.feed_silence_seconds,
+    )
 
 
 async def _run_all(coroutines: Sequence[Awaitable[None]], stop: asyncio.Event, grace_seconds: float) -> None:
@@ -130,13 +139,13 @@ async def _tell_state(kernel: WorkerKernel, running: _Running, stop: Stop) -> No
     while not stop.is_set():
         try:
             await _write_state(kernel, running, worker, started)
-        except (*AWAY_ERRORS, asyncpg.PostgresError) as error:
+        except DATABASE_ERRORS as error:
             log.debug("state_not_told", service=kernel.service, error=type(error).__name__)
         await sleep_or_stop(stop, STATE_SECONDS)
     try:
         async with kernel.database.begin(SYSTEM) as unit:
             await unit.execute("DELETE FROM worker_state WHERE worker = $1", worker)
-    except (*AWAY_ERRORS, asyncpg.PostgresError):
+    except DATABASE_ERRORS:
         log.debug("state_not_removed", service=kernel.service)
 
 

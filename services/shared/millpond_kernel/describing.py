@@ -1,0 +1,32 @@
+"""What OpenAPI says about every service alike: errors are problem documents, credentials are bearer credentials."""
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from millpond_contracts.bodies.shapes import FieldProblem, Problem
+
+_PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+
+# Given to FastAPI, these also replace its own description of validation errors, which are not what is sent.
+PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
+    "4XX": {"description": "The request was refused; nothing was changed", "content": _PROBLEM},
+    "5XX": {"description": "The request could not be served now; Retry-After tells when to try again"}
+    | {"content": _PROBLEM},
+}
+
+
+def describe(app: FastAPI) -> None:
+    """Completes the OpenAPI document of `app` with the schemas that the problem responses refer to."""
+    build = app.openapi
+
+    def described() -> dict[str, Any]:
+        document = build()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        for model in (Problem, FieldProblem):
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
+            schema.pop("$defs", None)
+            schemas[model.__name__] = schema
+        return document
+
+    app.openapi = described  # type: ignore[method-assign]
