@@ -74,6 +74,13 @@ def test_explanation_when_only_the_limited_flavor_has_room_then_the_limit_is_the
     assert told.would_unblock[0].action.startswith("raise the limit of device/a100 by 500 milli")
 
 
+def test_explanation_when_another_pool_has_other_flavors_then_only_limits_of_this_pool_are_told() -> None:
+    world = World.of(node(1, gpus=1), node(2, gpus=1, flavor="t4", pool=OTHER_POOL), node(3, gpus=1, flavor="l20"))
+    world.snapshot.remove_node(node(3).id)
+    (task,) = world.submit(request(count=1))
+    assert [line.flavor for line in explained(world, task).admission] == [None, None, "a100"]
+
+
 def test_explanation_when_the_task_could_start_now_then_says_so() -> None:
     world = World.of(node(1, gpus=1))
     (task,) = world.submit(request(count=1))

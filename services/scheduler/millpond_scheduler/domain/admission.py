@@ -6,6 +6,7 @@ queue, and each task of a batch sees what the earlier ones were given.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy
@@ -65,59 +66,68 @@ def fits_limits(state: VirtualPoolState, demand: Mapping[Resource, int]) -> dict
     return {resource: amount for resource, amount in missing.items() if amount > 0}
 
 
-@dataclass(slots=True)
-class _PoolAccount:
-    """What is free in a pool, and what of it must stay free for guarantees that are not used."""
+class PoolAccount:
+    """What is free in a pool, and what of it must stay free for guarantees that are not used; counted when needed."""
 
-    free: dict[Resource, int]
-    unfilled: dict[Resource, int]
+    def __init__(self, members: list["Account"], free_of: Callable[[], Mapping[Resource, int]]) -> None:
+        self._members = members
+        self._free_of = free_of
+        self._free: dict[Resource, int] | None = None
+        self._unfilled: dict[Resource, int] = {}
+
+    def short_of(self, resource: Resource, amount: int, own_unfilled: int) -> int:
+        """How much would be missing to others' unused guarantees if so much more were borrowed."""
+        if self._free is None:
+            self._free = dict(self._free_of())
+            for member in self._members:
+                for limited in member.state.list_limited():
+                    self._unfilled[limited] = self._unfilled.get(limited, 0) + member.unfilled(limited)
+        others = self._unfilled.get(resource, 0) - own_unfilled
+        if others <= 0:
+            return 0  # nothing is kept for others; whether there is room at all is the filters' business
+        return amount + others - self._free.get(resource, 0)
+
+    def take(self, resource: Resource, amount: int, less_unfilled: int) -> None:
+        """Count a placement."""
+        if self._free is not None:
+            self._free[resource] = self._free.get(resource, 0) - amount
+            self._unfilled[resource] = self._unfilled.get(resource, 0) - less_unfilled
 
 
-class Ledger:
-    """What each virtual pool holds while a batch is planned: asked before each placement, charged after it.
+class Account:
+    """What one virtual pool holds while a batch is planned: asked before each placement, charged after it.
 
     A virtual pool that stays within its guarantee is only held to its cap. One that borrows must also leave free
     what others are guaranteed, do not use and do not lend.
-
-    Args:
-        virtual_pools: all virtual pools of the shard, not only those with waiting tasks: guarantees of idle ones count.
-        free_of: what is free on the schedulable nodes of a pool now; asked at most once per pool, when one borrows.
     """
 
-    def __init__(
-        self,
-        virtual_pools: Mapping[VirtualPoolId, VirtualPoolState],
-        free_of: Callable[[PoolId], Mapping[Resource, int]],
-    ) -> None:
-        self._virtual_pools = virtual_pools
-        self._free_of = free_of
-        self._used: dict[VirtualPoolId, dict[Resource, int]] = {}
-        self._accounts: dict[PoolId, _PoolAccount] = {}
+    def __init__(self, state: VirtualPoolState, pool: PoolAccount) -> None:
+        self.state = state
+        self._pool = pool
+        self._used = dict(state.used)
 
-    def used_by(self, state: VirtualPoolState) -> dict[Resource, int]:
-        """What the virtual pool holds, this batch included."""
-        found = self._used.get(state.id)
-        if found is None:
-            found = self._used[state.id] = dict(state.used)
-        return found
+    def unfilled(self, resource: Resource) -> int:
+        """What must stay free for this virtual pool: guaranteed, not used, not lent."""
+        limit = self.state.limit_of(resource)
+        return max(0, limit.guaranteed - self._used.get(resource, 0) - limit.lend)
 
-    def find_block(self, state: VirtualPoolState, demand: Mapping[Resource, int]) -> Reason | None:
+    def find_block(self, demand: Mapping[Resource, int]) -> Reason | None:
         """Why the virtual pool may not hold so much more; None when it may. Its own limits come first."""
-        used, borrows = self.used_by(state), False
+        borrows = False
         for resource, amount in demand.items():
-            limit, after = state.limit_of(resource), used.get(resource, 0) + amount
+            limit, after = self.state.limit_of(resource), self._used.get(resource, 0) + amount
             if amount and after > limit.guaranteed:
                 if after > limit.cap:
                     return Reason.LIMIT_REACHED
-                borrows = borrows or self._short_of_guarantees(state, resource, amount) > 0
+                borrows = borrows or self._pool.short_of(resource, amount, self.unfilled(resource)) > 0
         return Reason.GUARANTEE_OF_OTHERS if borrows else None
 
-    def describe(self, state: VirtualPoolState, resource: Resource, amount: int) -> AdmissionLine:
+    def describe(self, resource: Resource, amount: int) -> AdmissionLine:
         """One limit as the demand meets it, with what is missing."""
-        limit, used = state.limit_of(resource), self.used_by(state).get(resource, 0)
+        limit, used = self.state.limit_of(resource), self._used.get(resource, 0)
         missing = max(0, used + amount - limit.cap) if amount else 0
         if not missing and amount and used + amount > limit.guaranteed:
-            missing = max(0, self._short_of_guarantees(state, resource, amount))
+            missing = max(0, self._pool.short_of(resource, amount, self.unfilled(resource)))
         return AdmissionLine(
             resource=resource.name,
             flavor=resource.flavor,
@@ -129,42 +139,33 @@ class Ledger:
             missing=missing,
         )
 
-    def charge(self, state: VirtualPoolState, demand: Mapping[Resource, int]) -> None:
+    def charge(self, demand: Mapping[Resource, int]) -> None:
         """Count a placement."""
-        used, account = self.used_by(state), self._accounts.get(state.pool)
         for resource, amount in demand.items():
-            before = used.get(resource, 0)
-            used[resource] = before + amount
-            if account is not None:
-                account.free[resource] = account.free.get(resource, 0) - amount
-                limit = state.limit_of(resource)
-                change = _unfilled(limit, before + amount) - _unfilled(limit, before)
-                account.unfilled[resource] = account.unfilled.get(resource, 0) + change
-
-    def _short_of_guarantees(self, state: VirtualPoolState, resource: Resource, amount: int) -> int:
-        """How much would be missing to others' unused guarantees if so much more were borrowed."""
-        account = self._accounts.get(state.pool)
-        if account is None:
-            account = _PoolAccount(dict(self._free_of(state.pool)), self._sum_unfilled(state.pool))
-            self._accounts[state.pool] = account
-        others = account.unfilled.get(resource, 0)
-        if others:
-            others -= _unfilled(state.limit_of(resource), self.used_by(state).get(resource, 0))
-        if not others:
-            return 0  # nothing is kept for others; whether there is room at all is the filters' business
-        return amount + others - account.free.get(resource, 0)
-
-    def _sum_unfilled(self, pool: PoolId) -> dict[Resource, int]:
-        total: dict[Resource, int] = {}
-        for state in self._virtual_pools.values():
-            if state.pool != pool:
-                continue
-            for resource in state.list_limited():
-                unfilled = _unfilled(state.limit_of(resource), self.used_by(state).get(resource, 0))
-                total[resource] = total.get(resource, 0) + unfilled
-        return total
+            before = self.unfilled(resource)
+            self._used[resource] = self._used.get(resource, 0) + amount
+            self._pool.take(resource, amount, before - self.unfilled(resource))
 
 
-def _unfilled(limit: Limit, used: int) -> int:
-    """What must stay free for this virtual pool: guaranteed, not used, not lent."""
-    return max(0, limit.guaranteed - used - limit.lend)
+class Ledger:
+    """The accounts of all virtual pools of a shard for one batch.
+
+    Args:
+        virtual_pools: all of them, not only those with waiting tasks: the guarantees of idle ones count.
+        free_of: what is free on the schedulable nodes of a pool now; asked at most once per pool, when one borrows.
+    """
+
+    def __init__(
+        self,
+        virtual_pools: Mapping[VirtualPoolId, VirtualPoolState],
+        free_of: Callable[[PoolId], Mapping[Resource, int]],
+    ) -> None:
+        members: dict[PoolId, list[Account]] = {state.pool: [] for state in virtual_pools.values()}
+        pools = {pool: PoolAccount(listed, partial(free_of, pool)) for pool, listed in members.items()}
+        self._accounts = {key: Account(state, pools[state.pool]) for key, state in virtual_pools.items()}
+        for account in self._accounts.values():
+            members[account.state.pool].append(account)
+
+    def find_account(self, virtual_pool: VirtualPoolId) -> Account | None:
+        """The account of a virtual pool, None when it is not known."""
+        return self._accounts.get(virtual_pool)

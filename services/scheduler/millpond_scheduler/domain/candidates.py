@@ -25,17 +25,18 @@ class Candidates:
 
     def __init__(self, snapshot: Snapshot, request: RequestClass) -> None:
         self.request = request
-        self.fits = ShapeFits(request, policy.SHAPE_FILTERS)
+        self.fits = ShapeFits(snapshot, request, policy.SHAPE_FILTERS)
         self._snapshot = snapshot
         self._codes: CodeArray = np.zeros(0, dtype=np.uint8)
         self._scores: IntArray = np.zeros(0, dtype=np.int64)
+        self._flavors: tuple[str, ...] = ()
         self._seen = -1
 
     @property
     def flavors(self) -> tuple[str, ...]:
-        """The flavors that the hardware would allow, by name."""
+        """The flavors that the hardware of the pool would allow, by name."""
         self.refresh()
-        return self.fits.flavor_names
+        return self._flavors
 
     @property
     def codes(self) -> CodeArray:
@@ -55,7 +56,9 @@ class Candidates:
         if self._seen == snapshot.tick:
             return
         columns = snapshot.columns
-        self.fits.extend(snapshot)
+        self.fits.extend()
+        here = (name for name in self.fits.flavor_names if snapshot.has_flavor(self.request.pool, name))
+        self._flavors = tuple(here)
         if len(self._codes) < columns.rows:
             self._codes = np.resize(self._codes, columns.capacity)  # what is added is judged below: it is newer
             self._scores = np.resize(self._scores, columns.capacity)

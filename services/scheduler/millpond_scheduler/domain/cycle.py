@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.ids import NodeId, PoolId, TaskId, VirtualPoolId
-from millpond_scheduler.domain.admission import CPU, MEMORY, Ledger, VirtualPoolState, device
+from millpond_scheduler.domain.admission import CPU, MEMORY, Account, Ledger, VirtualPoolState, device
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.earmarks import find_nearest
@@ -35,7 +35,6 @@ class Admission:
 class _Batch:
     snapshot: Snapshot
     cache: CandidateCache
-    virtual_pools: VirtualPools
     ledger: Ledger
     policy: Policy
     now_us: int
@@ -69,7 +68,7 @@ def plan_batch(
     """
     cache = cache or CandidateCache(snapshot)
     ledger = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool))
-    batch = _Batch(snapshot, cache, virtual_pools, ledger, policy or Policy(), now_us)
+    batch = _Batch(snapshot, cache, ledger, policy or Policy(), now_us)
     mark, examined = snapshot.mark(), 0
     # 1. Order: priority, then age, then id.
     for task in order_queue(queue, virtual_pools):
@@ -104,21 +103,18 @@ def find_positions(ordered: Iterable[QueuedTask]) -> dict[TaskId, int]:
     return positions
 
 
-def admit(ledger: Ledger, state: VirtualPoolState | None, candidates: Candidates) -> Admission:
+def admit(account: Account | None, candidates: Candidates) -> Admission:
     """Ask the limits on CPU, memory and every flavor that the hardware would allow.
 
     One flavor with room is enough; the request is then narrowed to those that have it.
     """
     request = candidates.request
-    if state is None:
+    if account is None:
         return Admission(request, Reason.NO_VIRTUAL_POOL)
-    host = {CPU: request.cpu_milli, MEMORY: request.memory_mib}
-    reason = ledger.find_block(state, host)
+    reason = account.find_block({CPU: request.cpu_milli, MEMORY: request.memory_mib})
     demand = request.devices
     if reason is None and demand is not None:
-        blocks = {
-            name: ledger.find_block(state, {device(name): candidates.milli_of(name)}) for name in candidates.flavors
-        }
+        blocks = {name: account.find_block({device(name): candidates.milli_of(name)}) for name in candidates.flavors}
         left = frozenset(name for name, block in blocks.items() if block is None)
         if blocks and not left:
             reason = Reason.LIMIT_REACHED if Reason.LIMIT_REACHED in blocks.values() else Reason.GUARANTEE_OF_OTHERS
@@ -126,25 +122,21 @@ def admit(ledger: Ledger, state: VirtualPoolState | None, candidates: Candidates
             request = replace(request, devices=replace(demand, flavors=left))
     if reason is None:
         return Admission(request)
-    return Admission(request, reason, list_lines(ledger, state, candidates))
+    return Admission(request, reason, list_lines(account, candidates))
 
 
-def list_lines(ledger: Ledger, state: VirtualPoolState, candidates: Candidates) -> tuple[AdmissionLine, ...]:
+def list_lines(account: Account, candidates: Candidates) -> tuple[AdmissionLine, ...]:
     """Every limit that the request meets: CPU, memory and each flavor that the hardware would allow."""
-    request, demand = candidates.request, candidates.request.devices
-    lines = [
-        ledger.describe(state, CPU, request.cpu_milli),
-        ledger.describe(state, MEMORY, request.memory_mib),
-    ]
-    if demand is not None:
-        lines += [ledger.describe(state, device(name), candidates.milli_of(name)) for name in candidates.flavors]
+    request = candidates.request
+    lines = [account.describe(CPU, request.cpu_milli), account.describe(MEMORY, request.memory_mib)]
+    if request.devices is not None:
+        lines += [account.describe(device(name), candidates.milli_of(name)) for name in candidates.flavors]
     return tuple(lines)
 
 
 def decide_rejection(
     cache: CandidateCache,
-    ledger: Ledger,
-    state: VirtualPoolState | None,
+    account: Account | None,
     request: RequestClass,
     kept_rows: Collection[int] = (),
 ) -> Rejection:
@@ -153,13 +145,13 @@ def decide_rejection(
     A limit comes first where it alone stands between the task and a node with room.
     """
     candidates = cache.get(request)
-    admission = admit(ledger, state, candidates)
+    admission = admit(account, candidates)
     counts = candidates.count_reasons(kept_rows)
-    if state is None or admission.reason is not None:
+    if account is None or admission.reason is not None:
         return Rejection(admission.reason or Reason.NO_VIRTUAL_POOL, counts, admission.lines)
     lines: tuple[AdmissionLine, ...] = ()
     if admission.request is not request:
-        lines = list_lines(ledger, state, candidates)
+        lines = list_lines(account, candidates)
         if Reason.PLACEABLE in counts and cache.get(admission.request).find_best(kept_rows) is None:
             return Rejection(Reason.LIMIT_REACHED, counts, lines)
     reason = decide_dominant(counts, unavailable_would_match=candidates.has_unavailable_match())
@@ -167,24 +159,24 @@ def decide_rejection(
 
 
 def _decide(batch: _Batch, task: QueuedTask) -> Rejection | None:
-    state = batch.virtual_pools.get(task.virtual_pool)
+    account = batch.ledger.find_account(task.virtual_pool)
     # 2. Admission: which flavors do the limits leave?
-    admission = admit(batch.ledger, state, batch.cache.get(task.request))
-    if state is not None and admission.reason is None:
+    admission = admit(account, batch.cache.get(task.request))
+    if account is not None and admission.reason is None:
         candidates = batch.cache.get(admission.request)
         # 3. The best node that passes every filter.
         row = candidates.find_best(batch.kept_rows)
         if row is not None:
-            _place(batch, task, state, candidates, row)
+            _place(batch, task, account, candidates, row)
             return None
     # 5. Say why.
-    rejection = decide_rejection(batch.cache, batch.ledger, state, task.request, batch.kept_rows)
+    rejection = decide_rejection(batch.cache, account, task.request, batch.kept_rows)
     if rejection.reason in CAPACITY_REASONS:
         _keep_free(batch, task, batch.cache.get(admission.request))
     return rejection
 
 
-def _place(batch: _Batch, task: QueuedTask, state: VirtualPoolState, candidates: Candidates, row: int) -> None:
+def _place(batch: _Batch, task: QueuedTask, account: Account, candidates: Candidates, row: int) -> None:
     # 4. Take it on the snapshot and charge the limits, so that the next task of this batch sees both.
     snapshot, request = batch.snapshot, candidates.request
     node = snapshot.record_at(row)
@@ -195,7 +187,7 @@ def _place(batch: _Batch, task: QueuedTask, state: VirtualPoolState, candidates:
     flavor = snapshot.find_flavor(picks[0].device) if picks else None
     if flavor is not None:
         demand[device(flavor)] = holding.device_milli
-    batch.ledger.charge(state, demand)
+    account.charge(demand)
     batch.placements.append(Placement(holding, task.virtual_pool, flavor, node.incarnation))
 
 

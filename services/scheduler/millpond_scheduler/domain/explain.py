@@ -69,11 +69,10 @@ def explain(
     """
     cache = cache or CandidateCache(snapshot)
     candidates = cache.get(task.request)
-    state = virtual_pools.get(task.virtual_pool)
-    ledger = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool))
+    account = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool)).find_account(task.virtual_pool)
     if rejection is None:
-        rejection = decide_rejection(cache, ledger, state, task.request)
-    lines = () if state is None else list_lines(ledger, state, candidates)
+        rejection = decide_rejection(cache, account, task.request)
+    lines = () if account is None else list_lines(account, candidates)
     nodes = sum(rejection.counts.values())
     nearest = find_nearest(snapshot, candidates)
     devices, milli = _largest_free(snapshot, candidates)

@@ -18,25 +18,28 @@ ShapeFilters: TypeAlias = Sequence[tuple[Reason, ShapeCheck]]
 class ShapeFits:
     """For each shape the first filter that it fails (0 = none), and the device slots that pass all of them.
 
-    `label_matches` says for each label set whether it has the labels asked for.
-    `flavors` are the flavors of passing devices seen so far with the least memory (MiB) among them, `flavor_names` the
-    same by name; `mixed_flavors`
-    their indexes if one shape has several.
+    `label_matches` says for each label set whether it has the labels asked for. `flavors` are the flavors of passing
+    devices seen so far, of any pool, with the least memory (MiB) among them, and `flavor_names` the same by name;
+    `mixed_flavors` are their indexes if one shape has several.
     """
 
-    def __init__(self, request: RequestClass, filters: ShapeFilters) -> None:
+    def __init__(self, snapshot: Snapshot, request: RequestClass, filters: ShapeFilters) -> None:
         self.request = request
+        self.pool = snapshot.pools.index(request.pool)
+        self.tenant = snapshot.tenants.index(request.tenant)
         self.codes: CodeArray = np.zeros(0, dtype=np.uint8)
         self.slots: BoolArray = np.zeros((0, 0), dtype=np.bool_)
         self.flavors: dict[str, int] = {}
         self.flavor_names: tuple[str, ...] = ()
         self.mixed_flavors: tuple[int, ...] = ()
         self.label_matches: BoolArray = np.zeros(0, dtype=np.bool_)
+        self._snapshot = snapshot
         self._filters = filters
         self._is_mixed = False
 
-    def extend(self, snapshot: Snapshot) -> None:
+    def extend(self) -> None:
         """Judge the shapes and label sets that came since the last call."""
+        snapshot = self._snapshot
         self._extend_labels(snapshot)
         shapes, width = snapshot.shapes.values, snapshot.columns.width
         known = len(self.codes)

@@ -4,7 +4,7 @@ Free amounts are never taken from outside: they are what a node has less the sum
 changes, leaves or comes back cannot lose or invent a holding. One task attempt has at most one holding.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -40,6 +40,7 @@ class Snapshot:
         self._tasks_of: defaultdict[NodeId, set[TaskId]] = defaultdict(set)
         self._node_tenants: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._device_tenants: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
+        self._pool_flavors: defaultdict[PoolId, Counter[str]] = defaultdict(Counter)
         self._placed: list[Holding] = []
 
     # Nodes
@@ -86,6 +87,10 @@ class Snapshot:
         """The node's row, None when it is not here."""
         return self._row_of.get(node)
 
+    def has_flavor(self, pool: PoolId, flavor: str) -> bool:
+        """Whether a node of the pool has a device of the flavor."""
+        return self._pool_flavors[pool][flavor] > 0
+
     def find_flavor(self, device: DeviceId) -> str | None:
         """The flavor of a device, None when it is not here."""
         place = self._slot_of.get(device)
@@ -111,12 +116,7 @@ class Snapshot:
         if self._holdings.get(holding.task) == holding:
             return
         self.release_allocation(holding.task)
-        self._holdings[holding.task] = holding
-        self._tasks_of[holding.node].add(holding.task)
-        row = self._row_of.get(holding.node)
-        if row is not None:
-            self._charge(row, holding, 1)
-            self._touch(row)
+        self._hold(holding)
 
     def release_allocation(self, task: TaskId) -> Holding | None:
         """Give back what an attempt holds; None when it holds nothing."""
@@ -150,7 +150,7 @@ class Snapshot:
         """
         if holding.task in self._holdings:
             raise ValueError(f"{holding.task} is placed already")
-        self.apply_allocation(holding)
+        self._hold(holding)
         self._placed.append(holding)
 
     def mark(self) -> int:
@@ -204,14 +204,25 @@ class Snapshot:
             columns.device_memory_total[row, slot] = device.profile.memory_mib or 0
             columns.device_memory_free[row, slot] = device.profile.memory_mib or 0
             columns.device_usable[row, slot] = device.usable
+        self._pool_flavors[record.pool].update(device.profile.flavor for device in record.devices)
         columns.usable_milli_free[row] = WHOLE_DEVICE_MILLI * sum(device.usable for device in record.devices)
 
     def _forget_devices(self, row: int) -> None:
-        for slot, device in enumerate(self.record_at(row).devices):
+        record = self.record_at(row)
+        self._pool_flavors[record.pool].subtract(device.profile.flavor for device in record.devices)
+        for slot, device in enumerate(record.devices):
             if self._slot_of.get(device.id) == (row, slot):
                 del self._slot_of[device.id]
             self._device_tenants.pop((row, slot), None)
         self._node_tenants.pop(row, None)
+
+    def _hold(self, holding: Holding) -> None:
+        self._holdings[holding.task] = holding
+        self._tasks_of[holding.node].add(holding.task)
+        row = self._row_of.get(holding.node)
+        if row is not None:
+            self._charge(row, holding, 1)
+            self._touch(row)
 
     def _charge(self, row: int, holding: Holding, sign: int) -> None:
         columns = self.columns

@@ -58,8 +58,8 @@ class RowView:
         self.request = fits.request
         self.demand = fits.request.devices
         self.rules = snapshot.rules_of(fits.request.pool)
-        self.pool = snapshot.pools.index(fits.request.pool)
-        self.tenant = snapshot.tenants.index(fits.request.tenant)
+        self.pool = fits.pool
+        self.tenant = fits.tenant
         self.empty = empty
         self.shape: IntArray = columns.shape[rows]
         self.cpu_free: IntArray = (columns.cpu_total if empty else columns.cpu_free)[rows]
