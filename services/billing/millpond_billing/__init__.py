@@ -1,1 +1,1 @@
-"""Placeholder docstring."""
+"""The billing service: knows what it cost. Segments, price books, charges, statements, exports."""

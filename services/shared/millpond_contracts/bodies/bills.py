@@ -162,3 +162,36 @@ class PriceBookView(Outgoing):
     name: Name
     tenant_id: TenantId | None
     labels: Labels
+
+
+class ConservationLine(Outgoing):
+    """Where one resource of a node went, in smallest units times microseconds; `difference` is zero when all adds up."""
+
+    node_id: NodeId
+    item: str
+    sku: str
+    capacity: int
+    active: int
+    held_unbilled: int
+    idle: int
+    unavailable: int
+    difference: int
+
+
+class BillCheck(Outgoing):
+    """List value of the metered time plus the named lines, less the statement: zero to the last digit."""
+
+    tenant_id: TenantId
+    period_start: Instant
+    metered_list_value: Money
+    statement_total: Money
+    difference: Money
+
+
+class Reconciliation(Outgoing):
+    """Conservation of every node over an interval and the bill check of one tenant, when asked for."""
+
+    start_at: Instant
+    end_at: Instant
+    conservation: list[ConservationLine]
+    bill: BillCheck | None = None

@@ -1,0 +1,28 @@
+"""The HTTP process of billing."""
+
+import httpx
+from fastapi import FastAPI
+
+from millpond_billing.background.sending import make_enqueue
+from millpond_billing.celery_app import make_celery
+from millpond_billing.routes import exports, prices, reconciliations, statements
+from millpond_billing.settings import Settings
+from millpond_kernel.app import Kernel, ServiceApp, build_app
+
+
+def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
+    """The application; settings come from the environment unless given."""
+    chosen = settings or Settings()
+
+    async def on_start(app: FastAPI, kernel: Kernel) -> None:
+        app.state.enqueue = make_enqueue(make_celery(chosen))
+        app.state.export_folder = chosen.export_folder
+
+    return build_app(
+        ServiceApp(
+            settings=chosen,
+            routers=(prices.router, statements.router, exports.router, reconciliations.router),
+            on_start=on_start,
+            transport=transport,
+        )
+    )

@@ -1,0 +1,1 @@
+"""Finite work that Celery runs: closing statements, building exports."""

@@ -1,0 +1,1 @@
+"""Control loops of billing: what is due, and whether metering agrees with what is held."""

@@ -1,0 +1,1 @@
+"""HTTP routes of billing; no rule lives here. May import usecases and store."""

@@ -1,0 +1,83 @@
+"""`/v1/exports`: charges of a period as a file, built in the background."""
+
+from datetime import datetime
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import FileResponse
+
+from millpond_billing.domain.timeline import moment_of
+from millpond_billing.routes.access import aware, kernel_of, wanted_tenant
+from millpond_billing.store import exports as rows_of_exports
+from millpond_billing.store.tenants import calendar_of, get_tenant
+from millpond_billing.usecases.exports import export_file
+from millpond_billing.usecases.statements import find_period
+from millpond_contracts.bodies.bills import ExportSpec, ExportState, ExportView
+from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.ids import ExportId, TenantId
+from millpond_kernel.auth import ReaderCaller
+from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
+from millpond_kernel.pagination import Paging, make_page
+from millpond_kernel.problem import ProblemError
+from millpond_kernel.tenancy import Principal
+from millpond_kernel.uow import UnitOfWork
+
+router = APIRouter(prefix="/v1/exports", tags=["exports"])
+
+
+@router.post("", status_code=202, response_model=ExportView)
+async def create_export(request: Request, spec: ExportSpec, caller: ReaderCaller, key: IdempotencyKey) -> Response:
+    """Queues an export; read it until its state is `ready`, then fetch its content."""
+    kernel = kernel_of(request)
+    now = await kernel.database.now()
+    response = await run_idempotent(
+        request,
+        kernel.database,
+        caller,
+        key,
+        lambda unit: _queue(unit, caller, spec, now),
+        status=202,
+        location=lambda made: f"/v1/exports/{made.export_id}",  # type: ignore[attr-defined]
+    )
+    request.app.state.enqueue("export", str(ExportView.model_validate_json(bytes(response.body)).export_id))
+    return response
+
+
+async def _queue(unit: UnitOfWork, caller: Principal, spec: ExportSpec, now: datetime) -> ExportView:
+    tenant = await get_tenant(unit, wanted_tenant(caller, spec.tenant_id))
+    period = find_period(calendar_of(tenant), aware(spec.period_start), now)
+    return await rows_of_exports.insert_export(
+        unit, tenant.tenant_id, spec.format, moment_of(period.start), moment_of(period.end)
+    )
+
+
+@router.get("")
+async def list_exports(
+    request: Request, caller: ReaderCaller, paging: Paging, tenant_id: TenantId | None = None
+) -> Page[ExportView]:
+    """Lists exports."""
+    async with kernel_of(request).database.begin(caller.scope) as unit:
+        rows = await rows_of_exports.list_exports(unit, paging.after_uuid(), paging.limit + 1, tenant_id)
+    return make_page(rows, paging, rows_of_exports.export_view, lambda row: ExportId.of(row["id"]))
+
+
+@router.get("/{export_id}")
+async def get_export(request: Request, export_id: ExportId, caller: ReaderCaller) -> ExportView:
+    """One export and how far it is."""
+    async with kernel_of(request).database.begin(caller.scope) as unit:
+        return await rows_of_exports.get_export(unit, export_id)
+
+
+@router.get(
+    "/{export_id}/content",
+    response_class=FileResponse,
+    responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+)
+async def read_content(request: Request, export_id: ExportId, caller: ReaderCaller) -> FileResponse:
+    """The file; ranges are served, so an interrupted download resumes."""
+    async with kernel_of(request).database.begin(caller.scope) as unit:
+        view = await rows_of_exports.get_export(unit, export_id)
+    file = export_file(request.app.state.export_folder, export_id)
+    if view.state is not ExportState.READY or not file.is_file():
+        raise ProblemError(ErrorCode.EXPORT_NOT_READY, f"The export is {view.state.value}; ask again when it is ready.")
+    return FileResponse(file, media_type="text/csv", filename=f"{export_id}.csv", headers={"ETag": f'"{view.digest}"'})

@@ -1,0 +1,40 @@
+"""`/v1/reconciliations`: the proof that everything adds up."""
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from millpond_billing.routes.access import aware, kernel_of
+from millpond_billing.usecases.bill_check import check_bill
+from millpond_billing.usecases.reconciliations import conservation_lines
+from millpond_contracts.bodies.bills import Reconciliation
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.ids import NodeId, TenantId
+from millpond_kernel.auth import OperatorCaller
+from millpond_kernel.db import SYSTEM
+from millpond_kernel.problem import ProblemError
+
+router = APIRouter(prefix="/v1/reconciliations", tags=["reconciliations"])
+
+
+@router.get("")
+async def reconcile(
+    request: Request,
+    caller: OperatorCaller,
+    start_at: Annotated[datetime | None, Query(description="default: a day before the end")] = None,
+    end_at: Annotated[datetime | None, Query(description="default: now")] = None,
+    node_id: NodeId | None = None,
+    tenant_id: TenantId | None = None,
+) -> Reconciliation:
+    """Conservation of every node over an interval; with a tenant, its bill of the present period as well."""
+    kernel = kernel_of(request)
+    now = await kernel.database.now()
+    end = min(aware(end_at) or now, now)
+    start = aware(start_at) or end - timedelta(days=1)
+    if start >= end:
+        raise ProblemError(ErrorCode.BODY_INVALID, "start_at must lie before end_at, and end_at not in the future.")
+    async with kernel.database.begin(SYSTEM) as unit:
+        lines = await conservation_lines(unit, start, end, node_id)
+        bill = None if tenant_id is None else await check_bill(unit, tenant_id, now)
+    return Reconciliation(start_at=start, end_at=end, conservation=lines, bill=bill)

@@ -1,0 +1,30 @@
+"""Settings of billing."""
+
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from millpond_kernel.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    """Settings of the billing service."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MILLPOND_BILLING_", frozen=True, extra="ignore", populate_by_name=True
+    )
+
+    service: ClassVar[str] = "billing"
+
+    export_folder: Path = Field(Path("/var/lib/millpond/exports"), description="where built exports lie")
+    statement_grace_seconds: int = Field(
+        172_800, ge=0, le=2_592_000, description="time after a period's end before its statement is closed, in seconds"
+    )
+    overdue_seconds: int = Field(
+        60, ge=1, le=86_400, description="after this queued background work is handed out again, in seconds"
+    )
+    reconcile_seconds: float = Field(
+        30.0, ge=0.1, le=3600, description="interval of the comparison with live allocations, in seconds"
+    )

@@ -1,0 +1,1 @@
+"""One transaction's intent each. May import store, domain, the kernel and the contracts."""
