@@ -104,7 +104,8 @@ class CapacityChanged(Event):
     capacity: PoolCapacity
 
     def subject(self) -> str:
-        return str(self.capacity.pool_id)
+        # Not the pool's own subject: figures have a generation of their own.
+        return f"{self.capacity.pool_id}/capacity"
 
     def generation_of(self) -> int:
         return self.capacity.generation
@@ -119,7 +120,7 @@ class CapacityDriftFound(Event):
     generation: int
 
     def subject(self) -> str:
-        return str(self.pool_id)
+        return f"{self.pool_id}/capacity"
 
     def generation_of(self) -> int:
         return self.generation
