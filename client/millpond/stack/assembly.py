@@ -34,7 +34,8 @@ PRELOADED = (
     "prometheus_client",
     "structlog",
     "millpond_contracts.events",
-    "millpond_kernel.serve",
+    "millpond_kernel.app",
+    "millpond_kernel.worker",
 )
 # Workers that share one process in a compact stack; the scheduler's stands alone, since it plans.
 _SHARED_WORKERS = ("registry", "quota", "billing")
