@@ -5,41 +5,11 @@ from collections.abc import Awaitable, Callable
 
 from celery import Celery
 
+from millpond_billing.background.sending import EXPORT_TASK, STATEMENT_TASK, make_celery
 from millpond_billing.background.work import build_one_export, close_one_statement
 from millpond_billing.settings import Settings
 from millpond_contracts.ids import ExportId, StatementId
 from millpond_kernel.db import Database
-
-EXPORT_TASK = "billing.export"
-STATEMENT_TASK = "billing.statement"
-HARD_LIMIT_SECONDS = 600
-
-
-def make_celery(settings: Settings) -> Celery:
-    """A Celery that only sends or also works; both ends agree on names and on the broker's key prefix."""
-    app = Celery("millpond_billing", broker=settings.redis_url.get_secret_value())
-    app.conf.update(
-        task_acks_late=True,
-        task_reject_on_worker_lost=True,
-        task_ignore_result=True,
-        task_time_limit=HARD_LIMIT_SECONDS,
-        worker_prefetch_multiplier=1,
-        broker_connection_retry_on_startup=True,
-        worker_hijack_root_logger=False,
-        broker_transport_options={
-            "global_keyprefix": f"{settings.redis_prefix}:celery:",
-            # Longer than any task may run, so that nothing runs twice at a time.
-            "visibility_timeout": 2 * HARD_LIMIT_SECONDS,
-            "unacked_restore_interval": 1,
-            "unacked_restore_throttle": 1,
-            "socket_timeout": None,
-        },
-    )
-    return app
-
-
-def _worker_settings() -> Settings:
-    return Settings()
 
 
 def _with_database(settings: Settings, work: Callable[[Database], Awaitable[bool]]) -> bool:
@@ -71,7 +41,7 @@ def __getattr__(name: str) -> Celery:
     """`app` for `celery -A millpond_billing.celery_app`: made when asked for, since it reads the environment."""
     if name not in ("app", "celery"):
         raise AttributeError(name)
-    settings = _worker_settings()
-    app = make_celery(settings)
+    settings = Settings()
+    app = make_celery(settings.redis_url.get_secret_value(), settings.redis_prefix)
     register_tasks(app, settings)
     return app

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from millpond_billing.background.sending import make_enqueue
-from millpond_billing.celery_app import make_celery
+from millpond_billing.background.sending import make_celery, make_enqueue
 from millpond_billing.consumers.quota import tenants_consumer
 from millpond_billing.consumers.registry import nodes_consumer
 from millpond_billing.consumers.scheduler import allocations_consumer
@@ -25,7 +24,7 @@ def create_worker(
 
     def parts(kernel: WorkerKernel) -> tuple[Sequence[Consumer], Sequence[Loop]]:
         metering = allocations_consumer()
-        enqueue = make_enqueue(make_celery(chosen))
+        enqueue = make_enqueue(make_celery(chosen.redis_url.get_secret_value(), chosen.redis_prefix))
         loops = (
             due_loop(kernel.database, enqueue, chosen.statement_grace_seconds, chosen.overdue_seconds),
             reconcile_loop(

@@ -7,6 +7,33 @@ from kombu.exceptions import OperationalError
 
 from millpond_kernel.observability import log
 
+EXPORT_TASK = "billing.export"
+STATEMENT_TASK = "billing.statement"
+HARD_LIMIT_SECONDS = 600
+
+
+def make_celery(redis_url: str, redis_prefix: str) -> Celery:
+    """A Celery that only sends or also works; both ends agree on names and on the broker's key prefix."""
+    app = Celery("millpond_billing", broker=redis_url)
+    app.conf.update(
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        task_ignore_result=True,
+        task_time_limit=HARD_LIMIT_SECONDS,
+        worker_prefetch_multiplier=1,
+        broker_connection_retry_on_startup=True,
+        worker_hijack_root_logger=False,
+        broker_transport_options={
+            "global_keyprefix": f"{redis_prefix}:celery:",
+            # Longer than any task may run, so that nothing runs twice at a time.
+            "visibility_timeout": 2 * HARD_LIMIT_SECONDS,
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+            "socket_timeout": None,
+        },
+    )
+    return app
+
 
 def make_enqueue(app: Celery) -> Callable[[str, str], None]:
     """(kind, id) -> a message for the task `billing.<kind>`."""

@@ -1,4 +1,7 @@
-"""What a Celery task does: take its row, do the work, write how it ended. A lost or doubled message costs time, never truth."""
+"""What a Celery task does: take its row, do the work, write how it ended.
+
+A lost or doubled message costs time, never truth.
+"""
 
 from pathlib import Path
 

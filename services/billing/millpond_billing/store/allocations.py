@@ -16,7 +16,8 @@ from millpond_kernel.uow import UnitOfWork
 async def save_allocation(unit: UnitOfWork, allocation: AllocationView) -> bool:
     """Keeps the newest state of an allocation; False when a newer one is known."""
     changed = await unit.execute(
-        "INSERT INTO allocation_view AS v (allocation_id, tenant_id, body, bound_at, active_at, released_at, generation)"
+        "INSERT INTO allocation_view AS v"
+        " (allocation_id, tenant_id, body, bound_at, active_at, released_at, generation)"
         " VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (allocation_id) DO UPDATE SET body = excluded.body,"
         " active_at = excluded.active_at, released_at = excluded.released_at, generation = excluded.generation"
         " WHERE excluded.generation > v.generation",

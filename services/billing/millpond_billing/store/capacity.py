@@ -41,7 +41,8 @@ async def note_node(unit: UnitOfWork, node: NodeView, at: datetime) -> None:
         row = present.get(item)
         if row is None or (row["sku"], row["amount"], row["available"]) != (sku, amount, available):
             await unit.execute(
-                "INSERT INTO capacity_span (node_id, item, start_at, sku, amount, available) VALUES ($1, $2, $3, $4, $5, $6)"
+                "INSERT INTO capacity_span (node_id, item, start_at, sku, amount, available)"
+                " VALUES ($1, $2, $3, $4, $5, $6)"
                 " ON CONFLICT (node_id, item, start_at) DO UPDATE SET sku = excluded.sku, amount = excluded.amount,"
                 " available = excluded.available, end_at = NULL",
                 node.node_id,

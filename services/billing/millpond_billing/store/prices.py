@@ -83,8 +83,8 @@ async def insert_price_version(unit: UnitOfWork, version: PriceVersion, note: st
     """
     try:
         row = await unit.fetchrow(
-            "INSERT INTO price_version (id, price_book_id, tenant_id, currency, valid_from, valid_to, minimum_seconds, lines,"
-            " note, example, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1) RETURNING *",
+            "INSERT INTO price_version (id, price_book_id, tenant_id, currency, valid_from, valid_to, minimum_seconds,"
+            " lines, note, example, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 1) RETURNING *",
             version.version_id,
             PUBLIC_BOOK,
             version.tenant_id,
@@ -105,7 +105,8 @@ async def insert_price_version(unit: UnitOfWork, version: PriceVersion, note: st
 async def end_price_version(unit: UnitOfWork, version_id: PriceVersionId, valid_to: int) -> PriceVersionView:
     """The open version, now with an end."""
     row = await unit.fetchrow(
-        "UPDATE price_version SET valid_to = $2, generation = generation + 1 WHERE id = $1 AND valid_to IS NULL RETURNING *",
+        "UPDATE price_version SET valid_to = $2, generation = generation + 1 "
+        "WHERE id = $1 AND valid_to IS NULL RETURNING *",
         version_id,
         moment_of(valid_to),
     )

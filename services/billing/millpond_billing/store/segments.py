@@ -19,14 +19,15 @@ _INSERT_SEGMENTS = """
 INSERT INTO segment (id, tenant_id, allocation_id, kind, sku, amount, start_at, end_at, seconds,
     list_version_id, list_unit_price, price_version_id, unit_price, per_hour, currency)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bigint[], $7::timestamptz[],
-    $8::timestamptz[], $9::bigint[], $10::uuid[], $11::numeric[], $12::uuid[], $13::numeric[], $14::numeric[], $15::text[])
+    $8::timestamptz[], $9::bigint[], $10::uuid[], $11::numeric[], $12::uuid[], $13::numeric[], $14::numeric[],
+    $15::text[])
 ON CONFLICT ON CONSTRAINT segment_once DO NOTHING
 RETURNING id
 """
 
 _INSERT_CHARGES = """
-INSERT INTO charge (id, tenant_id, segment_id, allocation_id, job_id, project_id, pool_id, node_id, kind, seconds, amount,
-    start_at)
+INSERT INTO charge (id, tenant_id, segment_id, allocation_id, job_id, project_id, pool_id, node_id, kind, seconds,
+    amount, start_at)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::uuid[], $7::uuid[], $8::uuid[],
     $9::text[], $10::bigint[], $11::numeric[], $12::timestamptz[])
 """

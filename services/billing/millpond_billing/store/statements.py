@@ -19,7 +19,8 @@ async def queue_statement(unit: UnitOfWork, tenant: TenantView, period: Period) 
     """A row for a period to be closed; None when it has one."""
     key = await unit.fetchval(
         "INSERT INTO statement (id, tenant_id, state, period_number, period_start, period_end, timezone, currency)"
-        " VALUES ($1, $2, 'queued', $3, $4, $5, $6, $7) ON CONFLICT ON CONSTRAINT statement_once DO NOTHING RETURNING id",
+        " VALUES ($1, $2, 'queued', $3, $4, $5, $6, $7) ON CONFLICT ON CONSTRAINT statement_once DO NOTHING"
+        " RETURNING id",
         StatementId.new(),
         tenant.tenant_id,
         period.number,

@@ -12,7 +12,8 @@ async def save_tenant(unit: UnitOfWork, tenant: TenantView) -> None:
     """Keeps the newest state of a tenant."""
     await unit.execute(
         "INSERT INTO tenant_view AS v (tenant_id, body, generation) VALUES ($1, $2, $3) ON CONFLICT (tenant_id)"
-        " DO UPDATE SET body = excluded.body, generation = excluded.generation WHERE excluded.generation > v.generation",
+        " DO UPDATE SET body = excluded.body, generation = excluded.generation"
+        " WHERE excluded.generation > v.generation",
         tenant.tenant_id,
         tenant.model_dump(mode="json"),
         tenant.generation,

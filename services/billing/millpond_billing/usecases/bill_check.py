@@ -1,4 +1,7 @@
-"""The bill identity: list value of the metered time, found without the charges, plus the named lines, is the statement."""
+"""The bill identity: list value of the metered time plus the named lines is the statement.
+
+The list value is found without the charges.
+"""
 
 import itertools
 from datetime import datetime

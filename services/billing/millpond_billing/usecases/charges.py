@@ -1,4 +1,4 @@
-"""Charges as people read them: the lines behind every figure, exact, with the allocation, job and price that explain them."""
+"""Charges as people read them: the lines behind every figure, exact, with what explains them."""
 
 from collections.abc import Iterable, Iterator
 

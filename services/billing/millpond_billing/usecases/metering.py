@@ -67,7 +67,7 @@ async def calendar_of(unit: UnitOfWork, tenant_id: TenantId) -> Calendar:
 async def metered_segments(
     unit: UnitOfWork, tenant_id: TenantId, start: int, end: int, now: int
 ) -> list[MeteredSegment]:
-    """Every segment of a tenant that starts in `[start, end)`: the written ones, and those of running allocations so far."""
+    """Segments of a tenant that start in `[start, end)`: the written ones, and those of running allocations so far."""
     written = [
         MeteredSegment(rated, AllocationView.model_validate(row["body"]), key)
         for key, rated, row in await segments.list_rated(unit, tenant_id, moment_of(start), moment_of(end))

@@ -1,4 +1,4 @@
-"""Statements: computed while a period runs, closed once with a gapless number and a digest that covers the one before."""
+"""Statements: computed while a period runs, closed once with a gapless number and a digest over the one before."""
 
 from collections.abc import Sequence
 from datetime import datetime
