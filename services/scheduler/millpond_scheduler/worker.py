@@ -15,7 +15,9 @@ from millpond_scheduler.consumers.quota import quota_consumer
 from millpond_scheduler.consumers.registry import registry_consumer
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.loops.leader import Leader, LeaderPolicy
+from millpond_scheduler.loops.upkeep import UpkeepRules, upkeep_loops
 from millpond_scheduler.providers.bells import NodeBell
+from millpond_scheduler.providers.log_folder import LogFolder
 from millpond_scheduler.settings import Settings
 
 
@@ -35,7 +37,15 @@ def create_worker(
 
     def parts(kernel: WorkerKernel) -> tuple[Sequence[Consumer], Sequence[Loop]]:
         wake = listener_of(kernel).poke
-        return [registry_consumer(wake), quota_consumer(wake), billing_consumer(wake)], []
+        rules = UpkeepRules(
+            lease_check_seconds=chosen.lease_check_seconds,
+            recount_seconds=chosen.recount_seconds,
+            log_days=chosen.log_days,
+            history_days=chosen.history_days,
+        )
+        bell = NodeBell(kernel.redis, chosen.redis_prefix)
+        loops = upkeep_loops(kernel.database, bell, LogFolder(chosen.log_folder), rules)
+        return [registry_consumer(wake), quota_consumer(wake), billing_consumer(wake)], loops
 
     def tasks(kernel: WorkerKernel) -> Sequence[Callable[[Stop], Awaitable[None]]]:
         rules = LeaderPolicy(

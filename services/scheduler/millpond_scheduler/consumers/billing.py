@@ -14,12 +14,17 @@ from millpond_scheduler.usecases.prices import take_price
 def billing_consumer(after_batch: Callable[[], None]) -> Consumer:
     """The consumer of billing's events; `after_batch` wakes the leader of this process."""
     return Consumer(
-        name="scheduler",
+        name="prices",
         publisher="billing",
         handlers={PricePublished: _on_price},
         snapshots={"prices": _load_prices},
         after_batch=after_batch,
+        clear=_clear,
     )
+
+
+async def _clear(unit: UnitOfWork) -> None:
+    await unit.execute("DELETE FROM price_view")
 
 
 async def _on_price(unit: UnitOfWork, envelope: Envelope, event: PricePublished) -> None:

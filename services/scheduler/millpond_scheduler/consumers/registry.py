@@ -14,12 +14,19 @@ from millpond_scheduler.usecases.nodes import take_node, take_pool
 def registry_consumer(after_batch: Callable[[], None]) -> Consumer:
     """The consumer of the registry's events; `after_batch` wakes the leader of this process."""
     return Consumer(
-        name="scheduler",
+        name="nodes",
         publisher="registry",
         handlers={**dict.fromkeys(NODE_EVENTS, _on_node), PoolChanged: _on_pool},
         snapshots={"pools": _load_pools, "nodes": _load_nodes},
         after_batch=after_batch,
+        clear=_clear,
     )
+
+
+async def _clear(unit: UnitOfWork) -> None:
+    # The counters of the nodes stay: they count allocations, which are this service's own.
+    await unit.execute("DELETE FROM node_view")
+    await unit.execute("DELETE FROM pool_view")
 
 
 async def _on_node(unit: UnitOfWork, envelope: Envelope, event: NodeEvent) -> None:

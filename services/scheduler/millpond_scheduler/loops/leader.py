@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from millpond_contracts.ids import NodeId, TaskId, VirtualPoolId
-from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database
+from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import LINGER_SECONDS, DoorListener
 from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, release_lease
 from millpond_kernel.observability import LEADER, LOOP_SECONDS, log
@@ -87,7 +87,7 @@ class Leader:
             return await self.step()
         except LeaseLost:
             log.warning("leader_replaced", lease=LEASE_NAME)
-        except (*AWAY_ERRORS, asyncpg.PostgresError) as error:
+        except DATABASE_ERRORS as error:
             log.warning("leader_database_away", error=type(error).__name__)
         except Exception as error:
             log.error("leader_failed", exc_info=error)
@@ -104,7 +104,7 @@ class Leader:
         if self.lease is not None:
             try:
                 await release_lease(self._database, self.lease)
-            except (*AWAY_ERRORS, asyncpg.PostgresError):
+            except DATABASE_ERRORS:
                 log.debug("lease_not_released", lease=LEASE_NAME)
 
     async def step(self) -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from millpond_contracts.bodies.jobs import JobDetail, JobSpec, JobState, JobView
+from millpond_contracts.bodies.jobs import Explanation, JobDetail, JobSpec, JobState, JobView, TaskView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import JobId, ProjectId, VirtualPoolId
 from millpond_kernel.app import Kernel
@@ -15,9 +15,9 @@ from millpond_kernel.generation import etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
 from millpond_scheduler.providers.bells import NodeBell
-from millpond_scheduler.store import jobs
+from millpond_scheduler.store import jobs, tasks
 from millpond_scheduler.usecases.jobs import cancel_job, submit_job
-from millpond_scheduler.usecases.reading import read_job
+from millpond_scheduler.usecases.reading import explain_job, read_job
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -76,6 +76,24 @@ async def get_job(request: Request, response: Response, caller: ReaderCaller, jo
         detail = await read_job(unit, caller, job_id)
     response.headers["ETag"] = etag(detail.generation)
     return detail
+
+
+@router.get("/{job_id}/explain")
+async def explain(request: Request, caller: ReaderCaller, job_id: JobId) -> Explanation:
+    """Why a job waits: one dominant reason, nodes per reason, its limits, its place, and what would let it start."""
+    kernel: Kernel = request.app.state.kernel
+    async with kernel.database.begin(caller.scope) as unit:
+        return await explain_job(unit, job_id)
+
+
+@router.get("/{job_id}/tasks")
+async def list_job_tasks(request: Request, caller: ReaderCaller, paging: Paging, job_id: JobId) -> Page[TaskView]:
+    """The job's tasks, each with its latest attempt."""
+    kernel: Kernel = request.app.state.kernel
+    async with kernel.database.begin(caller.scope) as unit:
+        await jobs.get_job(unit, job_id)
+        found = await tasks.list_tasks(unit, job_id, paging.after_uuid(), paging.limit + 1)
+    return make_page(found, paging, lambda task: task, lambda task: task.task_id)
 
 
 @router.post("/{job_id}/cancel")

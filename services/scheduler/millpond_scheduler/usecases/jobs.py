@@ -6,9 +6,10 @@ from millpond_contracts.bodies.jobs import AllocationState, EndReason, GroupView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.scheduler import JobSubmitted
 from millpond_contracts.ids import JobId, NodeId, PoolId, ProjectId, TenantId
+from millpond_kernel.audit import audit
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
-from millpond_kernel.uow import AuditEntry, UnitOfWork
+from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.states import is_final
 from millpond_scheduler.store import jobs, views
 from millpond_scheduler.store.changes import ChangeKind, note_changes
@@ -49,7 +50,7 @@ async def submit_job(unit: UnitOfWork, caller: Principal, spec: JobSpec) -> JobV
         generation=1,
     )
     unit.emit(JobSubmitted(job=view), created)
-    unit.record(_entry(caller, tenant, "job.submit", job))
+    audit(unit, caller, "job.submit", str(job), after=view)
     return view
 
 
@@ -102,7 +103,7 @@ async def cancel_job(unit: UnitOfWork, caller: Principal, job: JobId) -> tuple[J
         for life in lives.by_id.values():
             life.request_stop(EndReason.CANCELLED, now)
         await write_lives(unit, lives, now)
-        unit.record(_entry(caller, TenantId.of(lock.row["tenant_id"]), "job.cancel", job))
+        audit(unit, caller, "job.cancel", str(job))
     row = await jobs.get_job(unit, job)
     groups = await jobs.count_tasks(unit, [job])
     return jobs.job_view(row, groups[job]), _nodes_with_orders(lives)
@@ -117,7 +118,3 @@ async def _lock_rest(unit: UnitOfWork, lives: Lives, job: UUID) -> Lives:
 
 def _nodes_with_orders(lives: Lives) -> set[NodeId]:
     return {life.record.node for life in lives.by_id.values() if life.record.state is AllocationState.RELEASING}
-
-
-def _entry(caller: Principal, tenant: TenantId, action: str, job: JobId) -> AuditEntry:
-    return AuditEntry(actor=caller.subject, role=caller.role.value, tenant_id=tenant, action=action, object=str(job))

@@ -126,11 +126,17 @@ class Life:
         self._leave(at)
         self._emit(AllocationStopRequested, at)
 
-    def leave(self, at: datetime) -> None:
-        """The agent says that the process is ending; its devices are not free yet."""
-        if self.is_live and self.record.state is not AllocationState.RELEASING:
-            self._leave(at)
-            self.changed = True
+    def leave(self, at: datetime, reason: EndReason | None = None) -> None:
+        """The agent says that the process is ending; its devices are not free yet. It may have stopped it itself."""
+        if not self.is_live or self.record.state is AllocationState.RELEASING:
+            return
+        if reason in PROVIDER_ENDS:
+            self.record.stop_requested_at = self.record.waived_from = at
+            self.record.stop_reason = reason
+        self._leave(at)
+        self.changed = True
+        if reason in PROVIDER_ENDS:
+            self._emit(AllocationStopRequested, at)
 
     def release(
         self, reason: EndReason, at: datetime, exit_code: int | None = None, message: str | None = None

@@ -82,7 +82,7 @@ def _apply(life: Life, report: TaskReport, at: datetime) -> None:
         case ReportKind.ACTIVE:
             life.activate(at)
         case ReportKind.STOPPING:
-            life.leave(at)
+            life.leave(at, report.reason)
         case ReportKind.REFUSED:
             life.release(report.reason or EndReason.REFUSED, at, report.exit_code, report.message)
         case ReportKind.RELEASED:

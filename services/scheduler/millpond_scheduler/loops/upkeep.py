@@ -1,0 +1,113 @@
+"""The control loops beside the leader: silent nodes, stops that are due, the recount, retention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from millpond_kernel.db import SYSTEM, Database
+from millpond_kernel.leases import Lease, check_epoch
+from millpond_kernel.loops import Loop
+from millpond_scheduler.providers.bells import NodeBell
+from millpond_scheduler.providers.log_folder import LogStore
+from millpond_scheduler.store import logs
+from millpond_scheduler.usecases.leases import extend_all, give_up_expired, give_up_forgotten, mark_silent
+from millpond_scheduler.usecases.recount import recount
+from millpond_scheduler.usecases.retention import BATCH, delete_ended_jobs
+from millpond_scheduler.usecases.stopping import stop_over_limit, stop_overdue_drains, tell_emptied
+
+RETENTION_SECONDS = 600.0
+# Above the longest pass, and short enough that another copy takes over soon.
+LOOP_LEASE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepRules:
+    """How often the loops look, and how long things are kept; from the rules."""
+
+    lease_check_seconds: float = 2.0
+    recount_seconds: float = 30.0
+    log_days: int = 14
+    history_days: int = 400
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """The passes of the loops, with what they need."""
+
+    database: Database
+    rules: UpkeepRules
+    bell: NodeBell
+    logs: LogStore
+    _lease_epoch: int | None = field(default=None, init=False)
+
+    async def watch_leases(self, now: datetime, lease: Lease) -> None:
+        """Nodes that fell silent. Whoever begins to watch, or begins again, first gives every node its whole lease."""
+        async with self.database.begin(SYSTEM) as unit:
+            await check_epoch(unit, lease)
+            if lease.epoch != self._lease_epoch:
+                await extend_all(unit, now)
+            await mark_silent(unit, now)
+        self._lease_epoch = lease.epoch
+        async with self.database.begin(SYSTEM) as unit:
+            await check_epoch(unit, lease)
+            await give_up_expired(unit, now)
+        async with self.database.begin(SYSTEM) as unit:
+            await check_epoch(unit, lease)
+            await give_up_forgotten(unit, now)
+
+    async def stop_due(self, now: datetime, lease: Lease) -> None:
+        """Time limits and drains."""
+        for step in (stop_over_limit, stop_overdue_drains):
+            async with self.database.begin(SYSTEM) as unit:
+                await check_epoch(unit, lease)
+                nodes = await step(unit, now)
+            await self.bell.ring(nodes)
+        async with self.database.begin(SYSTEM) as unit:
+            await check_epoch(unit, lease)
+            await tell_emptied(unit, now)
+
+    async def recount(self, now: datetime, lease: Lease) -> None:
+        """Guards and usage against the sum of live allocations."""
+        async with self.database.begin(SYSTEM) as unit:
+            await check_epoch(unit, lease)
+            await recount(unit)
+
+    async def forget(self, now: datetime, lease: Lease) -> None:
+        """Old logs, text before row, then old jobs; batch by batch."""
+        while True:
+            async with self.database.begin(SYSTEM) as unit:
+                await check_epoch(unit, lease)
+                old = await logs.list_old_logs(unit, now - timedelta(days=self.rules.log_days), BATCH)
+            for allocation in old:
+                await self.logs.remove(allocation)
+            async with self.database.begin(SYSTEM) as unit:
+                await logs.delete_logs(unit, old)
+                ended = await delete_ended_jobs(unit, now - timedelta(days=self.rules.history_days))
+            if len(old) < BATCH and ended < BATCH:
+                return
+
+
+def upkeep_loops(database: Database, bell: NodeBell, store: LogStore, rules: UpkeepRules) -> Sequence[Loop]:
+    """The scheduler's leased loops."""
+    upkeep = Upkeep(database, rules, bell, store)
+    return [
+        Loop(
+            "watch-leases",
+            rules.lease_check_seconds,
+            run_leased_pass=upkeep.watch_leases,
+            lease_seconds=LOOP_LEASE_SECONDS,
+        ),
+        Loop("stop-due", rules.lease_check_seconds, run_leased_pass=upkeep.stop_due, lease_seconds=LOOP_LEASE_SECONDS),
+        Loop(
+            "recount",
+            rules.recount_seconds,
+            run_leased_pass=upkeep.recount,
+            lease_seconds=rules.recount_seconds + LOOP_LEASE_SECONDS,
+        ),
+        Loop(
+            "forget",
+            RETENTION_SECONDS,
+            run_leased_pass=upkeep.forget,
+            lease_seconds=RETENTION_SECONDS + LOOP_LEASE_SECONDS,
+        ),
+    ]

@@ -1,0 +1,101 @@
+"""Rows that answer why something waits: verdicts, places in the queue, use against limits."""
+
+from datetime import datetime
+
+import asyncpg
+
+from millpond_contracts.bodies.jobs import QueueEntry, UsageLine
+from millpond_contracts.bodies.tenants import QueuePolicy
+from millpond_contracts.ids import JobId, VirtualPoolId
+from millpond_kernel.uow import UnitOfWork
+
+# The order of decision as SQL; a first-in-first-out queue gives every task priority 0.
+_KEY = "(CASE WHEN {fifo} THEN 0 ELSE -{t}.priority END, {t}.queued_at, {t}.id)"
+
+
+async def find_verdict(unit: UnitOfWork, job: JobId) -> asyncpg.Record | None:
+    """The job's verdict as the leader wrote it last; None before its first look."""
+    return await unit.fetchrow("SELECT body, as_of FROM verdict WHERE job_id = $1", job)
+
+
+async def find_decided_at(unit: UnitOfWork) -> datetime | None:
+    """When the leader last confirmed all verdicts."""
+    decided: datetime | None = await unit.fetchval("SELECT decided_at FROM shard_state WHERE shard = 0")
+    return decided
+
+
+async def find_position(unit: UnitOfWork, job: JobId, virtual_pool: VirtualPoolId, policy: QueuePolicy) -> int | None:
+    """The job's place among the waiting jobs of its virtual pool, 1 = next; None when none of its tasks waits."""
+    fifo = "true" if policy is QueuePolicy.FIFO else "false"
+    mine, other = _KEY.format(fifo=fifo, t="m"), _KEY.format(fifo=fifo, t="t")
+    position: int | None = await unit.fetchval(
+        f"SELECT 1 + (SELECT count(DISTINCT t.job_id) FROM task t WHERE t.virtual_pool_id = $2 AND t.state = 'pending'"
+        f" AND t.job_id <> $1 AND {other} < {mine})"
+        " FROM task m WHERE m.job_id = $1 AND m.state = 'pending'"
+        f" ORDER BY {mine} LIMIT 1",
+        job,
+        virtual_pool,
+    )
+    return position
+
+
+async def list_queue(
+    unit: UnitOfWork, virtual_pool: VirtualPoolId, policy: QueuePolicy, after: int, limit: int
+) -> list[QueueEntry]:
+    """Waiting jobs of a virtual pool in order, after so many places."""
+    fifo = policy is QueuePolicy.FIFO
+    rows = await unit.fetch(
+        "SELECT j.id, j.name, j.priority, j.created_at, q.pending, v.dominant, v.message FROM ("
+        "  SELECT job_id, count(*) AS pending, max(priority) AS priority, min(queued_at) AS queued_at,"
+        "  min(id::text) AS id"
+        "  FROM task WHERE virtual_pool_id = $1 AND state = 'pending' GROUP BY job_id) AS q"
+        " JOIN job j ON j.id = q.job_id LEFT JOIN verdict v ON v.job_id = j.id"
+        " ORDER BY CASE WHEN $2 THEN 0 ELSE -q.priority END, q.queued_at, q.id OFFSET $3 LIMIT $4",
+        virtual_pool,
+        fifo,
+        after,
+        limit,
+    )
+    return [
+        QueueEntry(
+            position=after + place,
+            job_id=JobId.of(row["id"]),
+            name=row["name"],
+            priority=row["priority"],
+            created_at=row["created_at"],
+            pending_tasks=row["pending"],
+            dominant=row["dominant"],
+            message=row["message"],
+        )
+        for place, row in enumerate(rows, start=1)
+    ]
+
+
+async def list_usage(
+    unit: UnitOfWork, virtual_pool: VirtualPoolId | None, after: str | None, limit: int
+) -> list[tuple[str, UsageLine]]:
+    """Use against limits by virtual pool, resource and flavor; each line with its key in the list."""
+    rows = await unit.fetch(
+        "SELECT *, concat_ws('/', virtual_pool_id::text, resource, flavor) AS key FROM usage"
+        " WHERE ($1::uuid IS NULL OR virtual_pool_id = $1)"
+        " AND ($2::text IS NULL OR concat_ws('/', virtual_pool_id::text, resource, flavor) > $2)"
+        " ORDER BY key LIMIT $3",
+        virtual_pool,
+        after,
+        limit,
+    )
+    return [
+        (
+            row["key"],
+            UsageLine(
+                virtual_pool_id=VirtualPoolId.of(row["virtual_pool_id"]),
+                resource=row["resource"],
+                flavor=row["flavor"] or None,
+                used=row["used"],
+                guaranteed=row["guaranteed"],
+                hard=row["hard"],
+                limit_generation=row["limit_generation"],
+            ),
+        )
+        for row in rows
+    ]
