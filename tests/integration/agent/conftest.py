@@ -1,0 +1,104 @@
+"""A control plane that is a stand-in, and agents on folders of their own, in this process or as one of their own."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from millpond_node_agent.agent import Agent
+from millpond_node_agent.runtimes.process import ProcessRuntime, ProcessSettings
+from millpond_node_agent.settings import AgentSettings, ExitCode
+from tests.fakes.control_plane import JOIN_TOKEN, FakeControlPlane, serving
+
+
+@dataclass(slots=True)
+class Bench:
+    """A stand-in control plane at `url`, and a place for one agent."""
+
+    plane: FakeControlPlane
+    url: str
+    place: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def state_dir(self) -> Path:
+        return self.place / "state"
+
+    def settings(self, **changes: object) -> AgentSettings:
+        values: dict[str, object] = {
+            "state_dir": self.state_dir,
+            "work_dir": self.place / "tasks",
+            "url": self.url,
+            "token": JOIN_TOKEN,
+            "sample_seconds": 0.2,
+            "log_push_seconds": 0.1,
+            **changes,
+        }
+        return AgentSettings(**values)  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def agent(self, **changes: object) -> AsyncIterator[asyncio.Task[ExitCode]]:
+        """An agent in this process; stopped at the end."""
+        agent, stop = Agent(self.settings(**changes)), asyncio.Event()
+        running = asyncio.create_task(agent.run(stop))
+        try:
+            yield running
+        finally:
+            stop.set()
+            await asyncio.wait([running])
+            await agent.close()
+
+    def spawn(self, *options: str) -> subprocess.Popen[bytes]:
+        """An agent as a process of its own."""
+        command = [sys.executable, "-P", "-m", "millpond_node_agent.main", "run", "--url", self.url]
+        command += ["--state-dir", str(self.state_dir), "--work-dir", str(self.place / "tasks"), *options]
+        environment = {**os.environ, "MILLPOND_JOIN_TOKEN": JOIN_TOKEN}
+        with (self.place / "agent.log").open("ab") as output:
+            process = subprocess.Popen(command, env=environment, stderr=output, start_new_session=True)
+        self.processes.append(process)
+        return process
+
+    def log_text(self) -> str:
+        """What the agents that were spawned wrote."""
+        return (self.place / "agent.log").read_text()
+
+
+async def wait_for_exit(process: subprocess.Popen[bytes], seconds: float = 15) -> int:
+    """The exit code, while this event loop goes on."""
+    return await asyncio.to_thread(process.wait, seconds)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that task users can reach; pytest's own lies below a closed one."""
+    with tempfile.TemporaryDirectory(prefix="millpond-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+async def bench(place: Path) -> AsyncIterator[Bench]:
+    """Leaves no process behind."""
+    plane = FakeControlPlane()
+    async with serving(plane.app) as url:
+        bench = Bench(plane, url, place)
+        yield bench
+        for process in bench.processes:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        await _remove_tasks(bench)
+
+
+async def _remove_tasks(bench: Bench) -> None:
+    runtime = ProcessRuntime(ProcessSettings(state_dir=bench.state_dir / "runtime", work_dir=bench.place / "tasks"))
+    for run in await runtime.list_runs():
+        await runtime.stop(run.allocation_id, 0)
+        await runtime.remove(run.allocation_id)
