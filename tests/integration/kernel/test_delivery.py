@@ -1,0 +1,137 @@
+"""Every committed event has its effect exactly once and in order, whatever is doubled, deleted or cancelled."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from millpond_contracts.events import Envelope
+from millpond_kernel.db import SYSTEM
+from millpond_kernel.streams import stream_fields
+from tests.integration.kernel.stage import Stage, assert_dense, noting, running, until
+
+pytestmark = pytest.mark.integration
+
+
+async def test_numbering_when_eight_writers_and_two_relays_then_dense_and_generations_rise(stage: Stage) -> None:
+    await stage.make_things(12)
+    async with running(stage.relay().run, stage.relay().run):
+        await asyncio.gather(*(stage.change_many(150, seed) for seed in range(8)))
+
+        async def numbered() -> bool:
+            return await stage.head() == 1200
+
+        await until(numbered)
+    async with stage.publisher.begin(SYSTEM) as unit:
+        rows = await unit.fetch("SELECT seq, subject, generation FROM outbox ORDER BY seq")
+    assert_dense([row["seq"] for row in rows], 1200)
+    last: dict[str, int] = {}
+    for row in rows:
+        assert row["generation"] > last.get(row["subject"], 0), f"{row['subject']} went back at {row['seq']}"
+        last[row["subject"]] = row["generation"]
+    published = stream_fields(await stage.redis.xread({stage.stream: "0-0"}))
+    assert [Envelope.model_validate_json(fields[b"e"]).seq for fields in published] == list(range(1, 1201))
+
+
+async def test_effects_when_consumed_by_two_copies_and_stream_deleted_then_exactly_once(stage: Stage) -> None:
+    await stage.make_things(5)
+    copies = [noting(), noting()]
+
+    async def delete_stream() -> None:
+        for _ in range(6):
+            await asyncio.sleep(0.15)
+            await stage.redis.delete(stage.stream)
+
+    async def all_applied() -> bool:
+        return await stage.cursor(copies[0]) == 600
+
+    async with running(stage.relay().run, stage.relay().run, *(stage.runner(copy).run for copy in copies)):
+        await asyncio.gather(delete_stream(), *(stage.change_many(150, seed) for seed in range(4)))
+        await until(all_applied)
+    assert_dense(await stage.effects(), 600)
+
+
+async def test_effects_when_an_event_is_added_again_then_redis_refuses_and_no_effect_doubles(stage: Stage) -> None:
+    await stage.make_things(2)
+    consumer = noting()
+
+    async def applied(count: int) -> None:
+        async def reached() -> bool:
+            return await stage.cursor(consumer) == count
+
+        await until(reached)
+
+    async with running(stage.relay().run, stage.runner(consumer).run):
+        await stage.change_many(20)
+        await applied(20)
+        copies: Any = await stage.redis.xrange(stage.stream)
+        # A stream that lost its top and was filled again from an old copy, as after a failover.
+        await stage.redis.delete(stage.stream)
+        for stream_id, fields in copies:
+            await stage.redis.xadd(stage.stream, fields, id=stream_id)
+        await stage.change_many(20)
+        await applied(40)
+    assert_dense(await stage.effects(), 40)
+
+
+async def test_stream_when_ahead_of_the_database_then_its_copies_are_thrown_away(stage: Stage) -> None:
+    await stage.make_things(2)
+    await stage.redis.xadd(stage.stream, {"e": "from a future that a restore undid"}, id="500-0")
+    consumer = noting()
+
+    async def applied() -> bool:
+        return await stage.cursor(consumer) == 10
+
+    async with running(stage.relay().run, stage.runner(consumer).run):
+        await stage.change_many(10)
+        await until(applied)
+    assert_dense(await stage.effects(), 10)
+    entries: Any = await stage.redis.xrange(stage.stream)
+    assert entries[-1][0] == b"10-0"
+
+
+async def test_consumer_when_the_stream_holds_rubbish_then_it_reads_the_feed(stage: Stage) -> None:
+    await stage.make_things(2)
+    await stage.change_many(5)
+    await stage.relay().number()
+    await stage.redis.xadd(stage.stream, {"x": "not an envelope"}, id="1-0")
+    consumer = noting()
+
+    async def applied() -> bool:
+        return await stage.cursor(consumer) == 5
+
+    async with running(stage.runner(consumer).run):
+        await until(applied)
+    assert_dense(await stage.effects(), 5)
+
+
+async def test_effects_when_relays_and_consumers_are_cancelled_at_random_then_exactly_once(stage: Stage) -> None:
+    await stage.make_things(5)
+    consumer = noting()
+    chance = random.Random(7)
+    done = asyncio.Event()
+
+    async def restart_forever(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+        while not done.is_set():
+            task = asyncio.ensure_future(run(done))
+            await asyncio.wait({task}, timeout=chance.uniform(0.02, 0.3))
+            if not done.is_set():
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def all_applied() -> bool:
+        return await stage.cursor(consumer) == 600
+
+    runs = [stage.relay().run, stage.relay().run, stage.runner(consumer).run, stage.runner(noting()).run]
+    restarts = [asyncio.ensure_future(restart_forever(run)) for run in runs]
+    try:
+        await asyncio.gather(*(stage.change_many(150, seed) for seed in range(4)))
+        await until(all_applied, 30)
+    finally:
+        done.set()
+        await asyncio.gather(*restarts)
+    assert_dense(await stage.effects(), 600)
