@@ -12,35 +12,35 @@ from millpond_contracts.bodies.bills import (
     ExportSpec,
     ExportState,
     ExportView,
-    PriceBookView,
     PriceVersionSpec,
     PriceVersionView,
+    Reconciliation,
     StatementView,
 )
-from millpond_contracts.ids import ExportId, JobId, PriceBookId, StatementId, TenantId
+from millpond_contracts.ids import ExportId, JobId, NodeId, PriceVersionId, ProjectId, StatementId, TenantId
 
 
 class PriceBooks(Noun):
-    """`/v1/price-books`."""
-
-    def list(self) -> Iterator[PriceBookView]:
-        """The public list and the tenants' own books."""
-        return self._pages(get_page("/v1/price-books", PriceBookView))
+    """`/v1/price-books`: versions that never change."""
 
     def publish(self, spec: PriceVersionSpec) -> PriceVersionView:
         """Publishes prices, in force until the next version."""
-        return self._send(create("/v1/price-books/versions", spec, PriceVersionView))
+        return self._send(create("/v1/price-books", spec, PriceVersionView))
 
-    def versions(self, *, price_book_id: PriceBookId | None = None) -> Iterator[PriceVersionView]:
-        """Immutable versions of price books."""
-        return self._pages(get_page("/v1/price-books/versions", PriceVersionView, price_book_id=price_book_id))
+    def list(self) -> Iterator[PriceVersionView]:
+        """The public versions and, for a tenant, its own."""
+        return self._pages(get_page("/v1/price-books", PriceVersionView))
+
+    def get(self, price_version_id: PriceVersionId) -> PriceVersionView:
+        """One version."""
+        return self._send(get(f"/v1/price-books/{price_version_id}", PriceVersionView))
 
 
 class Statements(Noun):
     """`/v1/statements`."""
 
     def list(self, *, tenant_id: TenantId | None = None) -> Iterator[StatementView]:
-        """Closed statements and the draft of the present period."""
+        """Closed statements."""
         return self._pages(get_page("/v1/statements", StatementView, tenant_id=tenant_id))
 
     def get(self, statement_id: StatementId) -> StatementView:
@@ -48,9 +48,18 @@ class Statements(Noun):
         return self._send(get(f"/v1/statements/{statement_id}", StatementView))
 
     def current(self, *, tenant_id: TenantId | None = None, period_start: datetime | None = None) -> StatementView:
-        """What a tenant owes for a period as of now; by default the present one."""
+        """The statement of a period: closed when it is, else what is owed so far.
+
+        Args:
+            tenant_id: Whose; operators must say.
+            period_start: Where the period starts, exactly; None = the present one.
+        """
         query = {"tenant_id": tenant_id, "period_start": None if period_start is None else period_start.isoformat()}
         return self._send(get("/v1/statements/current", StatementView, **query))
+
+    def lines(self, statement_id: StatementId) -> Iterator[ChargeView]:
+        """The lines of a closed statement, in order of time."""
+        return self._pages(get_page(f"/v1/statements/{statement_id}/lines", ChargeView))
 
 
 class Charges(Noun):
@@ -61,11 +70,33 @@ class Charges(Noun):
         *,
         tenant_id: TenantId | None = None,
         job_id: JobId | None = None,
+        project_id: ProjectId | None = None,
         period_start: datetime | None = None,
     ) -> Iterator[ChargeView]:
-        """The lines behind a statement."""
+        """The charges of a period up to now, in order of time."""
         start = None if period_start is None else period_start.isoformat()
         return self._pages(get_page("/v1/charges", ChargeView, tenant_id=tenant_id, job_id=job_id, period_start=start))
+
+
+class Reconciliations(Noun):
+    """`/v1/reconciliations`."""
+
+    def get(
+        self,
+        *,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+        node_id: NodeId | None = None,
+        tenant_id: TenantId | None = None,
+    ) -> Reconciliation:
+        """Where every node's time went over an interval; with a tenant, the check of its bill as well."""
+        query = {
+            "start_at": None if start_at is None else start_at.isoformat(),
+            "end_at": None if end_at is None else end_at.isoformat(),
+            "node_id": node_id,
+            "tenant_id": tenant_id,
+        }
+        return self._send(get("/v1/reconciliations", Reconciliation, **query))
 
 
 class Exports(Noun):
@@ -85,7 +116,7 @@ class Exports(Noun):
 
     def download(self, export_id: ExportId) -> str:
         """The text of an export that is ready."""
-        return self._send(get_text(f"/v1/exports/{export_id}/download"))
+        return self._send(get_text(f"/v1/exports/{export_id}/content"))
 
     def wait(self, export_id: ExportId, *, timeout_seconds: float = 120.0) -> ExportView:
         """The export once it is ready.

@@ -3,18 +3,22 @@
 from collections.abc import Iterable, Iterator
 
 import httpx
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from millpond.client.answers import AuditRow, ServiceHealth
 from millpond.client.calls import get, get_page
 from millpond.client.errors import MillpondError, error_of
 from millpond.client.nouns import Noun
 from millpond.client.sending import unreachable
-from millpond_contracts.bodies.shapes import Problem
 from millpond_contracts.events.envelope import Envelope
 
 SERVICES = ("registry", "quota", "scheduler", "billing")
 _QUIET_SECONDS = 60.0
+
+
+class _Ending(BaseModel):
+    code: str
+    detail: str
 
 
 class Events(Noun):
@@ -96,7 +100,7 @@ def parse_events(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _ended(data: str) -> MillpondError:
     try:
-        problem = Problem.model_validate_json(data)
+        problem = _Ending.model_validate_json(data)
     except ValidationError:
         return MillpondError(f"the watch was ended: {data[:300]}", code="client.watch.ended")
-    return MillpondError(problem.detail, code=problem.code, status=problem.status)
+    return MillpondError(problem.detail, code=problem.code)

@@ -87,7 +87,7 @@ class Jobs(Noun):
 
     def log_page(self, job: JobRef, *, task_id: TaskId | None = None, offset: int = 0) -> LogPage:
         """A part of the log of a task's latest attempt, from a byte `offset`; without a task, of the first one."""
-        return self._send(get(f"/v1/jobs/{self.id_of(job)}/logs", LogPage, task_id=task_id, offset=offset))
+        return self._send(get(f"/v1/jobs/{self.id_of(job)}/logs", LogPage, task=task_id, offset=offset))
 
     def logs(self, job: JobRef, *, task_id: TaskId | None = None) -> str:
         """What a task has printed so far."""

@@ -12,10 +12,16 @@ class Allocations(Noun):
     """`/v1/allocations`."""
 
     def list(
-        self, *, job_id: JobId | None = None, node_id: NodeId | None = None, state: AllocationState | None = None
+        self,
+        *,
+        job_id: JobId | None = None,
+        node_id: NodeId | None = None,
+        virtual_pool: VirtualPoolId | None = None,
+        state: AllocationState | None = None,
     ) -> Iterator[AllocationView]:
-        """What tasks hold or held."""
-        return self._pages(get_page("/v1/allocations", AllocationView, job_id=job_id, node_id=node_id, state=state))
+        """What tasks hold or held, oldest first."""
+        filters = {"job_id": job_id, "node_id": node_id, "virtual_pool": virtual_pool, "state": state}
+        return self._pages(get_page("/v1/allocations", AllocationView, **filters))
 
     def get(self, allocation_id: AllocationId) -> AllocationView:
         """One allocation."""

@@ -1,0 +1,120 @@
+"""`logs` and `wait`: following a job while it runs."""
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.live import Live
+from rich.markup import escape
+from rich.spinner import Spinner
+from rich.text import Text
+
+from millpond.cli.amounts import parse_seconds, show_age, show_seconds
+from millpond.cli.failures import REFUSED
+from millpond.cli.jobs import JobArgument
+from millpond.cli.rendering import show_one, state, words
+from millpond.cli.session import JOBS, Output, OutputOption, connect, err
+from millpond.client.client import Client
+from millpond.client.errors import InvalidRequest
+from millpond_contracts.bodies.jobs import JobDetail, JobState, TaskView
+from millpond_contracts.ids import JobId, TaskId
+
+
+def logs(
+    context: typer.Context,
+    job: JobArgument,
+    task: Annotated[
+        str | None, typer.Option(help="Which task: its id, GROUP/INDEX, or INDEX. Default: the first.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the task has ended.")] = False,
+) -> None:
+    """Show what a job has printed."""
+    client = connect(context)
+    job_id = client.jobs.id_of(job)
+    task_id = None if task is None else find_task(client, job_id, task).task_id
+    follow_log(client, job_id, task_id, follow=follow)
+
+
+def find_task(client: Client, job_id: JobId, wanted: str) -> TaskView:
+    """The task that a person means by an id, `main/3` or `3`.
+
+    Raises:
+        InvalidRequest: the job has no such task.
+    """
+    tasks = list(client.jobs.tasks(job_id))
+    for each in tasks:
+        if wanted in (str(each.task_id), f"{each.group}/{each.index}", str(each.index)):
+            return each
+    known = ", ".join(f"{each.group}/{each.index}" for each in tasks[:10])
+    raise InvalidRequest(f"the job has no task {wanted!r}; it has {known}", code="client.task.unknown")
+
+
+def follow_log(client: Client, job_id: JobId, task_id: TaskId | None = None, *, follow: bool = True) -> None:
+    """Copies a log to standard output as it grows."""
+    for text in client.jobs.read_log(job_id, task_id=task_id, follow=follow):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def wait(
+    context: typer.Context,
+    job: JobArgument,
+    timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Give up after 90s, 15m or 2h; the job goes on.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Wait until a job has ended; exit with 1 unless it succeeded."""
+    client = connect(context)
+    seconds = None if timeout is None else parse_seconds(timeout, "--timeout")
+    job_id = client.jobs.id_of(job)
+    wait_for(client, job_id, timeout_seconds=seconds, is_quiet=output is not Output.TABLE, output=output)
+
+
+def wait_for(
+    client: Client,
+    job_id: JobId,
+    *,
+    timeout_seconds: float | None = None,
+    is_quiet: bool = False,
+    output: Output = Output.TABLE,
+) -> None:
+    """Waits with progress on stderr, says how it ended, and exits with 1 unless the job succeeded."""
+    console = err()
+    if is_quiet:
+        detail = client.jobs.wait(job_id, timeout_seconds=timeout_seconds)
+        if output is not Output.TABLE:
+            show_one(output, detail, job_id, ())
+    elif console.is_terminal:
+        spinner = Spinner("dots")
+        with Live(spinner, console=console, transient=True):
+            detail = client.jobs.wait(
+                job_id, timeout_seconds=timeout_seconds, on_change=lambda seen: spinner.update(text=_progress(seen))
+            )
+    else:
+        detail = client.jobs.wait(
+            job_id, timeout_seconds=timeout_seconds, on_change=lambda seen: console.print(_progress(seen))
+        )
+    if not is_quiet:
+        console.print(_ending(detail))
+    if detail.state is not JobState.SUCCEEDED:
+        raise typer.Exit(REFUSED)
+
+
+def _progress(job: JobDetail) -> Text:
+    counts = ", ".join(f"{count} {name}" for group in job.groups for name, count in group.by_state.items() if count)
+    return Text.assemble(f"{job.name} ", state(job.state), f"  {counts}  since {show_age(job.created_at)}")
+
+
+def _ending(job: JobDetail) -> str:
+    began, ended = job.started_at, job.ended_at
+    ran = f" after {show_seconds((ended - began).total_seconds())}" if began and ended else ""
+    why = "" if job.state is JobState.SUCCEEDED else f": {escape(job.message or words(job.reason))}"
+    style = "green" if job.state is JobState.SUCCEEDED else "red"
+    return f"{job.name} [{style}]{job.state}[/{style}]{ran}{why}"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command("logs", rich_help_panel=JOBS)(logs)
+    app.command("wait", rich_help_panel=JOBS)(wait)

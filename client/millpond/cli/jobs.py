@@ -1,0 +1,290 @@
+"""Your jobs: `ps`, `job`, `explain`, `cancel`, `queue`. Submitting and logs have files of their own."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.text import Text
+
+from millpond.cli.amounts import show_age, show_amount, show_mib, show_milli, show_seconds, show_time
+from millpond.cli.rendering import (
+    Column,
+    field_grid,
+    heading,
+    list_table,
+    make_table,
+    show_done,
+    show_json,
+    show_list,
+    show_one,
+    state,
+    words,
+)
+from millpond.cli.session import JOBS, Output, OutputOption, connect, out
+from millpond.client.client import Client
+from millpond.client.jobs import FINAL
+from millpond_contracts.bodies.jobs import (
+    AdmissionView,
+    Explanation,
+    JobDetail,
+    JobState,
+    JobView,
+    QueueEntry,
+    Resources,
+    TaskView,
+)
+from millpond_contracts.ids import JobId
+
+_RECENT = 20
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its name (the newest of that name) or its id.")]
+
+
+def ps(
+    context: typer.Context,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="Also those that ended long ago.")] = False,
+    state_: Annotated[JobState | None, typer.Option("--state", help="Only jobs in this state.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's (name or id).")] = None,
+    virtual_pool: Annotated[str | None, typer.Option(help="Only this virtual pool's (name or id).")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep the table on the screen and up to date.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List jobs: what they do, since when, and what they wait for."""
+    client = connect(context)
+    tenant_id = None if tenant is None else client.tenants.id_of(tenant)
+    pool_id = (
+        None if virtual_pool is None else client.virtual_pools.get(virtual_pool, tenant_id=tenant_id).virtual_pool_id
+    )
+
+    def find() -> list[JobView]:
+        jobs = [
+            job
+            for job in client.jobs.list(state=state_, virtual_pool=pool_id)
+            if tenant_id is None or job.tenant_id == tenant_id
+        ]
+        return jobs if show_all or state_ is not None else _recent(jobs)
+
+    if watch and output is Output.TABLE:
+        _watch(client, find)
+    else:
+        jobs = find()
+        reasons = reasons_of(client, jobs) if output is Output.TABLE else {}
+        empty = "no jobs yet; `millpond submit -- COMMAND` starts one"
+        show_list(output, jobs, job_columns(reasons), lambda job: job.job_id, empty=empty)
+
+
+def _watch(client: Client, find: Callable[[], list[JobView]]) -> None:
+    with Live(console=out(), refresh_per_second=4, transient=False) as live:
+        while True:
+            jobs = find()
+            live.update(list_table(jobs, job_columns(reasons_of(client, jobs))))
+            time.sleep(1.0)
+
+
+def _recent(jobs: list[JobView]) -> list[JobView]:
+    ended = [job for job in jobs if job.state in FINAL]
+    old = {job.job_id for job in ended[:-_RECENT]}
+    return [job for job in jobs if job.job_id not in old]
+
+
+def reasons_of(client: Client, jobs: Iterable[JobView]) -> dict[JobId, str]:
+    """Job -> what it waits for, of those that wait."""
+    pools = {job.virtual_pool_id for job in jobs if job.state is JobState.PENDING}
+    entries = (entry for pool in pools for entry in client.queues.list(pool))
+    return {entry.job_id: words(entry.dominant) for entry in entries if entry.dominant}
+
+
+def job_columns(reasons: dict[JobId, str]) -> list[Column[JobView]]:
+    """The columns of `ps`."""
+    return [
+        Column("name", lambda job: job.name),
+        Column("state", lambda job: state(job.state)),
+        Column("for", lambda job: show_age(job.state_since), is_right=True),
+        Column("tasks", _tasks_done),
+        Column("why", lambda job: reasons.get(job.job_id) or job.message or words(job.reason)),
+        Column("age", lambda job: show_age(job.created_at), is_right=True),
+        Column("id", lambda job: str(job.job_id)),
+    ]
+
+
+def _tasks_done(job: JobView) -> str:
+    by_state: dict[str, int] = {}
+    for group in job.groups:
+        for name, count in group.by_state.items():
+            by_state[name] = by_state.get(name, 0) + count
+    return ", ".join(f"{count} {name}" for name, count in by_state.items() if count)
+
+
+def show_job(context: typer.Context, job: JobArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show one job: what it asked for, its tasks, where they ran and how they ended."""
+    client = connect(context)
+    detail = client.jobs.get(job)
+    show_one(output, detail, detail.job_id, job_fields(detail))
+    if output is Output.TABLE:
+        heading(out(), "tasks")
+        out().print(list_table(detail.tasks, _TASK_COLUMNS))
+
+
+def job_fields(job: JobDetail) -> list[tuple[str, RenderableType]]:
+    """A job as names and values."""
+    fields: list[tuple[str, RenderableType]] = [
+        ("name", job.name),
+        ("id", str(job.job_id)),
+        ("state", Text.assemble(state(job.state), f" for {show_age(job.state_since)}")),
+    ]
+    if job.reason or job.message:
+        fields.append(("why", job.message or words(job.reason)))
+    fields += [
+        ("virtual pool", str(job.virtual_pool_id)),
+        ("priority", str(job.priority)),
+        ("submitted", show_time(job.created_at)),
+    ]
+    if job.started_at is not None:
+        fields.append(("started", show_time(job.started_at)))
+    if job.ended_at is not None:
+        fields.append(("ended", show_time(job.ended_at)))
+    if job.spec.time_limit_seconds is not None:
+        fields.append(("time limit", show_seconds(job.spec.time_limit_seconds)))
+    for group in job.spec.groups:
+        fields.append((f"group {group.name}", f"{group.count} x {show_resources(group.resources)}"))
+        fields.append(("command", " ".join(group.run.command)))
+    if job.labels:
+        fields.append(("labels", ", ".join(f"{key}={value}" for key, value in job.labels.items())))
+    return fields
+
+
+def show_resources(resources: Resources) -> str:
+    """What one task holds: `1 core, 512 MiB, 2 gpu`."""
+    parts = [show_amount("cpu", resources.cpu_milli), show_mib(resources.memory_mib)]
+    for device in resources.devices:
+        share = "" if device.milli == 1000 else f" at {show_milli(device.milli)}"
+        memory = "" if device.memory_mib is None else f" with {show_mib(device.memory_mib)}"
+        flavors = "" if not device.flavors else f" ({' or '.join(device.flavors)})"
+        parts.append(f"{device.count} {device.kind}{share}{memory}{flavors}")
+    return ", ".join(parts)
+
+
+def _held_seconds(task: TaskView) -> str:
+    allocation = task.allocation
+    if allocation is None or allocation.active_at is None:
+        return "-"
+    if allocation.released_at is None:
+        return show_age(allocation.active_at)
+    return show_seconds((allocation.released_at - allocation.active_at).total_seconds())
+
+
+def _devices(task: TaskView) -> str:
+    if task.allocation is None or not task.allocation.devices:
+        return "-"
+    return ", ".join(
+        f"{share.flavor} #{share.index}" + ("" if share.milli == 1000 else f" at {show_milli(share.milli)}")
+        for share in task.allocation.devices
+    )
+
+
+_TASK_COLUMNS: list[Column[TaskView]] = [
+    Column("task", lambda task: f"{task.group}/{task.index}"),
+    Column("attempt", lambda task: str(task.attempt), is_right=True),
+    Column("state", lambda task: state(task.state)),
+    Column("for", lambda task: show_age(task.state_since), is_right=True),
+    Column("ran", _held_seconds, is_right=True),
+    Column("exit", lambda task: "-" if task.exit_code is None else str(task.exit_code), is_right=True),
+    Column("why", lambda task: task.message or words(task.reason)),
+    Column("devices", _devices),
+    Column("node", lambda task: "-" if task.allocation is None else str(task.allocation.node_id)),
+    Column("id", lambda task: str(task.task_id)),
+]
+
+
+def explain(context: typer.Context, job: JobArgument, output: OutputOption = Output.TABLE) -> None:
+    """Say why a job waits: the reason, what each node lacks, and what would help."""
+    explanation = connect(context).jobs.explain(job)
+    if output is Output.JSON:
+        show_json(explanation.model_dump(mode="json"))
+    elif output is Output.ID:
+        typer.echo(explanation.dominant)
+    else:
+        out().print(explanation_text(explanation))
+
+
+def explanation_text(explanation: Explanation) -> RenderableType:
+    """An explanation for a person."""
+    fields: list[tuple[str, RenderableType]] = [
+        ("state", state(explanation.state)),
+        ("reason", f"{words(explanation.dominant)}: {explanation.message}"),
+    ]
+    if explanation.position is not None:
+        place = "next in its queue" if explanation.position == 1 else f"number {explanation.position} in its queue"
+        fields.append(("position", place))
+    if explanation.estimated_start is not None:
+        fields.append(("expected", show_time(explanation.estimated_start)))
+    if explanation.largest_free_block is not None:
+        fields.append(("largest free block", f"{explanation.largest_free_block} whole devices on one node"))
+    parts: list[RenderableType] = [field_grid(fields)]
+    if explanation.counts:
+        rows = [[words(reason), str(count)] for reason, count in _by_count(explanation.counts)]
+        rows.append(["all nodes of the pool", str(explanation.nodes)])
+        parts += [Text("\nwhat the nodes lack", style="bold"), make_table([("reason", False), ("nodes", True)], rows)]
+    if explanation.admission:
+        parts += [Text("\nlimits of the virtual pool", style="bold"), _admission_table(explanation.admission)]
+    if explanation.would_unblock:
+        parts.append(Text("\nwhat would help", style="bold"))
+        parts += [Text(f"  - {each.action}: {each.effect}") for each in explanation.would_unblock]
+    return Group(*parts)
+
+
+def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(((reason, count) for reason, count in counts.items() if count), key=lambda pair: (-pair[1], pair[0]))
+
+
+def _admission_table(admission: list[AdmissionView]) -> RenderableType:
+    heads = [("resource", False), *((name, True) for name in ("limit", "used", "borrowed", "requested", "missing"))]
+    rows = []
+    for line in admission:
+        amounts = (line.limit, line.used, line.borrowed, line.requested, line.missing)
+        shown = [show_amount(line.resource, amount) for amount in amounts]
+        rows.append([line.flavor or line.resource, *shown])
+    return make_table(heads, rows)
+
+
+def cancel(context: typer.Context, job: JobArgument, output: OutputOption = Output.TABLE) -> None:
+    """End a job: what waits ends at once, what runs is stopped with its grace."""
+    view = connect(context).jobs.cancel(job)
+    show_done(output, view, view.job_id, f"{escape(view.name)} is being ended ({view.state})")
+
+
+def queue(
+    context: typer.Context,
+    virtual_pool: Annotated[str | None, typer.Argument(metavar="VIRTUAL_POOL", help="Name or id.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Whose virtual pool (name or id).")] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the jobs that wait in a virtual pool, in order, each with its reason."""
+    client = connect(context)
+    pool = client.find_virtual_pool(virtual_pool, tenant=tenant)
+    entries = client.queues.list(pool.virtual_pool_id)
+    show_list(output, entries, _QUEUE_COLUMNS, lambda entry: entry.job_id, empty=f"nothing waits in {pool.name}")
+
+
+_QUEUE_COLUMNS: list[Column[QueueEntry]] = [
+    Column("position", lambda entry: str(entry.position), is_right=True),
+    Column("name", lambda entry: entry.name),
+    Column("priority", lambda entry: str(entry.priority), is_right=True),
+    Column("waits", lambda entry: show_age(entry.created_at), is_right=True),
+    Column("tasks", lambda entry: str(entry.pending_tasks), is_right=True),
+    Column("why", lambda entry: entry.message or words(entry.dominant)),
+    Column("id", lambda entry: str(entry.job_id)),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command("ps", rich_help_panel=JOBS)(ps)
+    app.command("job", rich_help_panel=JOBS)(show_job)
+    app.command("explain", rich_help_panel=JOBS)(explain)
+    app.command("cancel", rich_help_panel=JOBS)(cancel)
+    app.command("queue", rich_help_panel=JOBS)(queue)

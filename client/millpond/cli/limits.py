@@ -1,0 +1,259 @@
+"""Virtual pools and use against their limits: `limit ...`, `usage`."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+
+from millpond.cli.amounts import parse_mib, parse_milli, parse_pairs, show_amount, show_mib, show_milli, show_time
+from millpond.cli.rendering import Column, heading, make_table, show_done, show_list, show_one
+from millpond.cli.session import TENANTS, Output, OutputOption, connect, out
+from millpond.client.client import Client
+from millpond_contracts.bodies.jobs import UsageLine
+from millpond_contracts.bodies.tenants import (
+    Limit,
+    LimitAlert,
+    Limits,
+    QueuePolicy,
+    VirtualPoolChange,
+    VirtualPoolSpec,
+    VirtualPoolView,
+)
+from millpond_contracts.ids import TenantId
+
+limit = typer.Typer(
+    name="limit",
+    help="Give tenants shares of pools (virtual pools, where their jobs queue) and set their limits.",
+    no_args_is_help=True,
+)
+
+VirtualPoolArgument = Annotated[str, typer.Argument(metavar="NAME", help="The virtual pool's name or id.")]
+OwnerOption = Annotated[str | None, typer.Option("--tenant", help="Whose (name or id); tells equal names apart.")]
+CpuOption = Annotated[str | None, typer.Option("--cpu", metavar="CORES", help="Its own share of cores.")]
+MemoryOption = Annotated[str | None, typer.Option("--memory", metavar="AMOUNT", help="Its own share of memory: 64GiB.")]
+DeviceOption = Annotated[
+    list[str] | None,
+    typer.Option("--device", metavar="FLAVOR=N", help="Its own share of devices of a flavor; may be repeated."),
+]
+BorrowOption = Annotated[
+    list[str] | None,
+    typer.Option("--borrow", metavar="WHAT=N", help="May use so much more while others do not: cpu=2, memory=4GiB."),
+]
+LendOption = Annotated[
+    list[str] | None, typer.Option("--lend", metavar="WHAT=N", help="Others may use so much of its idle share.")
+]
+HardOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hard", metavar="WHAT=N", help="Never more than this. Default: its own share and what it may borrow."
+    ),
+]
+PolicyOption = Annotated[QueuePolicy | None, typer.Option("--policy", help="Who goes first in its queue.")]
+
+
+@limit.command("create")
+def create_limit(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="What the virtual pool is called, such as main.")],
+    tenant: Annotated[str, typer.Option(help="Whose it is (name or id).")],
+    pool: Annotated[str, typer.Option(help="The pool it is a share of (name or id).")],
+    cpu: Annotated[str, typer.Option("--cpu", metavar="CORES", help="Its own share of cores.")],
+    memory: Annotated[str, typer.Option("--memory", metavar="AMOUNT", help="Its own share of memory: 64GiB.")],
+    device: DeviceOption = None,
+    borrow: BorrowOption = None,
+    lend: LendOption = None,
+    hard: HardOption = None,
+    policy: PolicyOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Give a tenant a share of a pool: `limit create main --tenant acme --pool default --cpu 2 --memory 4GiB`."""
+    client = connect(context)
+    none = Limits(cpu=Limit(), memory=Limit())
+    spec = VirtualPoolSpec(
+        name=name,
+        tenant_id=client.tenants.id_of(tenant),
+        pool_id=client.pools.id_of(pool),
+        limits=change_limits(none, cpu, memory, device or [], borrow or [], lend or [], hard or []),
+        policy=policy or QueuePolicy.PRIORITY,
+    )
+    made = client.virtual_pools.create(spec)
+    sentence = f"{tenant} may use {show_limits(made.limits)} of {pool}, by the name [bold]{made.name}[/bold]"
+    show_done(output, made, made.virtual_pool_id, sentence)
+
+
+@limit.command("set")
+def set_limit(
+    context: typer.Context,
+    name: VirtualPoolArgument,
+    tenant: OwnerOption = None,
+    cpu: CpuOption = None,
+    memory: MemoryOption = None,
+    device: DeviceOption = None,
+    borrow: BorrowOption = None,
+    lend: LendOption = None,
+    hard: HardOption = None,
+    policy: PolicyOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Change limits; what is not named stays. Lowering admits nothing new and stops nothing."""
+    client = connect(context)
+    found = find_virtual_pool(client, name, tenant)
+    limits = change_limits(found.limits, cpu, memory, device or [], borrow or [], lend or [], hard or [])
+    changed = client.virtual_pools.change(found, VirtualPoolChange(limits=limits, policy=policy))
+    show_done(output, changed, changed.virtual_pool_id, f"{changed.name} may use {show_limits(changed.limits)} now")
+
+
+def change_limits(
+    present: Limits,
+    cpu: str | None,
+    memory: str | None,
+    device: list[str],
+    borrow: list[str],
+    lend: list[str],
+    hard: list[str],
+) -> Limits:
+    """The limits after the options; what no option names stays.
+
+    Raises:
+        typer.BadParameter: an amount cannot be read.
+    """
+    parts: dict[str, dict[str, int]] = {"cpu": _numbers(present.cpu), "memory": _numbers(present.memory)}
+    parts |= {flavor: _numbers(found) for flavor, found in present.devices.items()}
+    if cpu is not None:
+        parts["cpu"]["guaranteed"] = parse_milli(cpu, "--cpu")
+    if memory is not None:
+        parts["memory"]["guaranteed"] = parse_mib(memory, "--memory")
+    for field, option, texts in (
+        ("guaranteed", "--device", device),
+        ("borrow", "--borrow", borrow),
+        ("lend", "--lend", lend),
+        ("hard", "--hard", hard),
+    ):
+        for what, amount in parse_pairs(texts, option).items():
+            parsed = parse_mib(amount, option) if what == "memory" else parse_milli(amount, option)
+            parts.setdefault(what, {})[field] = parsed
+    limits = {what: Limit(**numbers) for what, numbers in parts.items()}
+    return Limits(cpu=limits.pop("cpu"), memory=limits.pop("memory"), devices=limits)
+
+
+def _numbers(found: Limit) -> dict[str, int]:
+    return dict(found.model_dump(exclude_none=True))
+
+
+def find_virtual_pool(client: Client, name: str, tenant: str | None) -> VirtualPoolView:
+    """The virtual pool that a person means."""
+    return client.virtual_pools.get(name, tenant_id=None if tenant is None else client.tenants.id_of(tenant))
+
+
+def show_limits(limits: Limits) -> str:
+    """Limits in a sentence: `2 cores (at most 4), 4 GiB, 1 h100-sxm`."""
+    parts = [_sentence(show_amount("cpu", limits.cpu.guaranteed), limits.cpu, show_milli)]
+    parts.append(_sentence(show_mib(limits.memory.guaranteed), limits.memory, show_mib))
+    parts += [
+        _sentence(f"{show_milli(found.guaranteed)} {flavor}", found, show_milli)
+        for flavor, found in limits.devices.items()
+    ]
+    return ", ".join(parts)
+
+
+def _sentence(own: str, found: Limit, show: Callable[[int], str]) -> str:
+    return own if found.cap == found.guaranteed else f"{own} (at most {show(found.cap)})"
+
+
+@limit.command("list")
+def list_limits(context: typer.Context, tenant: OwnerOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List virtual pools with their limits."""
+    client = connect(context)
+    found = list(client.virtual_pools.list(tenant_id=None if tenant is None else client.tenants.id_of(tenant)))
+    tenants = {each.tenant_id: each.name for each in client.tenants.list()} if output is Output.TABLE else {}
+    pools = {each.pool_id: each.name for each in client.pools.list()} if output is Output.TABLE else {}
+    columns: list[Column[VirtualPoolView]] = [
+        Column("name", lambda each: each.name),
+        Column("tenant", lambda each: tenants.get(each.tenant_id, str(each.tenant_id))),
+        Column("pool", lambda each: pools.get(each.pool_id, str(each.pool_id))),
+        Column("may use", lambda each: show_limits(each.limits)),
+        Column("first goes", lambda each: "the oldest" if each.policy is QueuePolicy.FIFO else "the highest priority"),
+        Column("id", lambda each: str(each.virtual_pool_id)),
+    ]
+    empty = "no virtual pools; `millpond limit create NAME --tenant TENANT --pool POOL --cpu 2 --memory 4GiB` makes one"
+    show_list(output, found, columns, lambda each: each.virtual_pool_id, empty=empty)
+
+
+@limit.command("show")
+def show_limit(
+    context: typer.Context, name: VirtualPoolArgument, tenant: OwnerOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Show one virtual pool: each limit, and what waits for one."""
+    client = connect(context)
+    found = find_virtual_pool(client, name, tenant)
+    fields: list[tuple[str, RenderableType]] = [
+        ("name", found.name),
+        ("id", str(found.virtual_pool_id)),
+        ("tenant", str(found.tenant_id)),
+        ("pool", str(found.pool_id)),
+        ("first goes", found.policy.value),
+    ]
+    show_one(output, found, found.virtual_pool_id, fields)
+    if output is Output.TABLE:
+        heads = [("", False), ("own share", True), ("may borrow", True), ("lends", True), ("never more than", True)]
+        out().print(make_table(heads, _limit_rows(found.limits)))
+        alerts = [each for each in client.virtual_pools.alerts(found.virtual_pool_id) if each.closed_at is None]
+        for alert in alerts:
+            heading(out(), _alert_sentence(alert))
+
+
+def _limit_rows(limits: Limits) -> list[list[str]]:
+    named = {"cpu": limits.cpu, "memory": limits.memory, **limits.devices}
+    return [
+        [what, *(show_amount(what if what in ("cpu", "memory") else "device", number) for number in numbers)]
+        for what, found in named.items()
+        for numbers in [(found.guaranteed, found.borrow, found.lend, found.cap)]
+    ]
+
+
+def _alert_sentence(alert: LimitAlert) -> str:
+    what = alert.flavor or alert.resource
+    missing = show_amount(alert.resource, alert.missing)
+    return f"work waits for {what} since {show_time(alert.opened_at)}: {missing} missing"
+
+
+@limit.command("delete")
+def delete_limit(context: typer.Context, name: VirtualPoolArgument, tenant: OwnerOption = None) -> None:
+    """Delete a virtual pool: nothing new is admitted, what runs goes on."""
+    client = connect(context)
+    found = find_virtual_pool(client, name, tenant)
+    client.virtual_pools.delete(found)
+    out().print(f"deleted virtual pool {found.name}")
+
+
+def usage(
+    context: typer.Context,
+    virtual_pool: Annotated[
+        str | None, typer.Argument(metavar="[VIRTUAL_POOL]", help="Name or id. Default: all.")
+    ] = None,
+    tenant: OwnerOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what is in use against limits, now."""
+    client = connect(context)
+    tenant_id: TenantId | None = None if tenant is None else client.tenants.id_of(tenant)
+    pools = {each.virtual_pool_id: each.name for each in client.virtual_pools.list(tenant_id=tenant_id)}
+    chosen = (
+        None if virtual_pool is None else client.virtual_pools.get(virtual_pool, tenant_id=tenant_id).virtual_pool_id
+    )
+    lines = [line for line in client.usage.list(virtual_pool=chosen) if line.virtual_pool_id in pools or chosen]
+    columns: list[Column[UsageLine]] = [
+        Column("virtual pool", lambda line: pools.get(line.virtual_pool_id, str(line.virtual_pool_id))),
+        Column("of", lambda line: line.flavor or line.resource),
+        Column("in use", lambda line: show_amount(line.resource, line.used), is_right=True),
+        Column("own share", lambda line: show_amount(line.resource, line.guaranteed), is_right=True),
+        Column("never more than", lambda line: show_amount(line.resource, line.hard), is_right=True),
+    ]
+    show_list(output, lines, columns, lambda line: line.virtual_pool_id, empty="nothing is in use")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.add_typer(limit, rich_help_panel=TENANTS)
+    app.command("usage", rich_help_panel=TENANTS)(usage)

@@ -1,0 +1,204 @@
+"""`submit`: from options or a file to a job."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter, ValidationError
+
+from millpond.cli.amounts import parse_mib, parse_milli, parse_pairs, parse_seconds, show_amount, show_mib
+from millpond.cli.following import follow_log, wait_for
+from millpond.cli.rendering import show_one
+from millpond.cli.session import JOBS, Output, OutputOption, connect, out
+from millpond.client.client import Client
+from millpond_contracts.bodies.jobs import (
+    DeviceRequest,
+    GroupSpec,
+    JobSpec,
+    JobView,
+    Requirements,
+    Resources,
+    RunSpec,
+    Toleration,
+)
+from millpond_contracts.ids import TenantId
+from millpond_contracts.resources import DeviceKind
+
+_DOCUMENT = TypeAdapter(dict[str, object])
+
+
+def submit(
+    context: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="What to run, after `--`; no shell interprets it."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A whole job as JSON instead of options; `-` = standard input.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Lower case; need not be unique. Default: the program's.")] = None,
+    cpu: Annotated[str, typer.Option(metavar="CORES", help="Cores per task: 2, 0.5 or 500m.")] = "1",
+    memory: Annotated[str, typer.Option(metavar="AMOUNT", help="Memory per task: 512MiB or 4GiB.")] = "512MiB",
+    gpus: Annotated[int | None, typer.Option(min=1, max=64, help="Whole devices per task.")] = None,
+    gpu_milli: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="A share of one device, in thousandths: 250 = a quarter.")
+    ] = None,
+    gpu_memory: Annotated[
+        str | None, typer.Option(metavar="AMOUNT", help="Device memory: the size of the share, or the least wanted.")
+    ] = None,
+    flavor: Annotated[list[str] | None, typer.Option(help="Acceptable flavor of device; may be repeated.")] = None,
+    device: Annotated[DeviceKind, typer.Option(help="What kind of device `--gpus` means.")] = DeviceKind.GPU,
+    require: Annotated[
+        list[str] | None, typer.Option(metavar="NAME>=N", help="Hard demand, such as 'bf16_tflops>=300'.")
+    ] = None,
+    tolerate: Annotated[list[str] | None, typer.Option(metavar="KEY[=VALUE]", help="Accept nodes marked so.")] = None,
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="How many tasks of this kind.")] = 1,
+    tenant: Annotated[str | None, typer.Option(help="Whose virtual pool (operators; name or id).")] = None,
+    virtual_pool: Annotated[
+        str | None, typer.Option(help="Where the job queues (name or id). Default: the profile's, or the only one.")
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="Which project it counts for (name or id).")] = None,
+    priority: Annotated[int, typer.Option(min=0, max=1000, help="Higher goes first.")] = 50,
+    time_limit: Annotated[str | None, typer.Option(metavar="TIME", help="End each task after 90s, 15m or 2h.")] = None,
+    env: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable of its environment.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="For finding it again.")] = None,
+    image: Annotated[str | None, typer.Option(help="A container image, where nodes can run one.")] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended; exit with 1 unless it succeeded.")
+    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Show what it prints, and wait.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Submit a job: `millpond submit --cpu 2 --memory 4GiB --gpus 1 -- python3 train.py`."""
+    client = connect(context)
+    tenant_id = None if tenant is None else client.tenants.id_of(tenant)
+    if file is not None:
+        if command:
+            raise typer.BadParameter("give a command or a file, not both", param_hint="--file")
+        spec = read_job_file(client, file, virtual_pool, tenant)
+    elif not command:
+        raise typer.BadParameter("say what to run after `--`, such as: millpond submit -- python3 train.py")
+    else:
+        group = GroupSpec(
+            count=count,
+            resources=Resources(
+                cpu_milli=parse_milli(cpu, "--cpu"),
+                memory_mib=parse_mib(memory, "--memory"),
+                devices=device_request(device, gpus, gpu_milli, gpu_memory, tuple(flavor or ())),
+            ),
+            requires=Requirements(attributes=parse_requirements(require or [])),
+            tolerations=tuple(_toleration(text) for text in tolerate or ()),
+            run=RunSpec(command=tuple(command), image=image, env=parse_pairs(env or [], "--env")),
+        )
+        spec = JobSpec(
+            name=name or name_of(command[0]),
+            virtual_pool=client.find_virtual_pool(virtual_pool, tenant=tenant).virtual_pool_id,
+            priority=priority,
+            groups=(group,),
+            time_limit_seconds=None if time_limit is None else parse_seconds(time_limit, "--time-limit"),
+            labels=parse_pairs(label or [], "--label"),
+            project_id=_project(client, project, tenant_id),
+        )
+    job = client.jobs.submit(spec)
+    _tell(output, job, spec, is_followed=wait or follow)
+    if follow:
+        follow_log(client, job.job_id)
+    if wait or follow:
+        wait_for(client, job.job_id, is_quiet=output is not Output.TABLE)
+
+
+def _project(client: Client, project: str | None, tenant_id: TenantId | None) -> object:
+    return None if project is None else client.projects.get(project, tenant_id=tenant_id).project_id
+
+
+def read_job_file(client: Client, file: Path, virtual_pool: str | None, tenant: str | None) -> JobSpec:
+    """The job in a file; its `virtual_pool` may be a name, and may be left out.
+
+    Raises:
+        typer.BadParameter: it cannot be read, or is no JSON object.
+    """
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        document = _DOCUMENT.validate_json(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {file}: {error}", param_hint="--file") from error
+    except ValidationError as error:
+        raise typer.BadParameter(
+            f"{file} is no JSON object: {error.errors()[0]['msg']}", param_hint="--file"
+        ) from error
+    wanted = virtual_pool or document.get("virtual_pool")
+    pool = client.find_virtual_pool(None if wanted is None else str(wanted), tenant=tenant)
+    return JobSpec.model_validate_json(_DOCUMENT.dump_json({**document, "virtual_pool": str(pool.virtual_pool_id)}))
+
+
+def device_request(
+    kind: DeviceKind, count: int | None, milli: int | None, memory: str | None, flavors: tuple[str, ...]
+) -> tuple[DeviceRequest, ...]:
+    """The devices of one task from the options; none when no option speaks of devices.
+
+    Raises:
+        typer.BadParameter: the options contradict one another.
+    """
+    if count is None and milli is None and memory is None and not flavors:
+        return ()
+    if milli is not None and count is not None:
+        raise typer.BadParameter("give whole devices or a share of one, not both", param_hint="--gpu-milli")
+    request = DeviceRequest(
+        kind=kind,
+        count=count or 1,
+        milli=1000 if milli is None else milli,
+        memory_mib=None if memory is None else parse_mib(memory, "--gpu-memory"),
+        flavors=flavors,
+    )
+    return (request,)
+
+
+def parse_requirements(texts: list[str]) -> dict[str, str]:
+    """`bf16_tflops>=300` as attribute -> minimum.
+
+    Raises:
+        typer.BadParameter: there is no `>=`.
+    """
+    demands = {}
+    for text in texts:
+        attribute, separator, minimum = text.partition(">=")
+        if not separator:
+            raise typer.BadParameter(f"expected NAME>=N, found {text[:60]!r}", param_hint="--require")
+        demands[attribute.strip()] = f">={minimum.strip()}"
+    return demands
+
+
+def name_of(program: str) -> str:
+    """A job's name made from its program: `/usr/bin/Python3` = `python3`."""
+    kept = "".join(
+        each if each.isascii() and (each.isalnum() or each in "._-") else "-" for each in Path(program).name.lower()
+    )
+    return kept.strip("._-")[:63].rstrip("._-") or "job"
+
+
+def _toleration(text: str) -> Toleration:
+    key, separator, value = text.partition("=")
+    return Toleration(key=key, value=value if separator else None)
+
+
+def _tell(output: Output, job: JobView, spec: JobSpec, *, is_followed: bool) -> None:
+    if output is not Output.TABLE:
+        show_one(output, job, job.job_id, ())
+        return
+    console = out()
+    tasks = sum(group.count for group in spec.groups)
+    first = spec.groups[0].resources
+    each = f"{show_amount('cpu', first.cpu_milli)} and {show_mib(first.memory_mib)}" + (
+        f" and {first.devices[0].count} {first.devices[0].kind}" if first.devices else ""
+    )
+    console.print(f"submitted [bold]{job.name}[/bold]: {tasks} task{'s' if tasks != 1 else ''} with {each}")
+    console.print(f"  {job.job_id}", style="dim")
+    if not is_followed:
+        console.print(f"  what it prints   millpond logs -f {job.name}", style="dim")
+        console.print(f"  why it waits     millpond explain {job.name}", style="dim")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.command("submit", rich_help_panel=JOBS)(submit)
