@@ -224,11 +224,15 @@ def agent_folders(paths: StackPaths, user: SystemUser | None) -> tuple[Path, Pat
     """
     state = paths.folder / "agent"
     state.mkdir(mode=0o700, exist_ok=True)
-    if os.geteuid() != 0:
-        work = paths.work / "tasks"
+    work = tasks_folder(paths)
+    if os.geteuid() == 0:
+        make_open_folder(work)
+        work.chmod(0o711)
+    else:
         work.mkdir(mode=0o700, exist_ok=True)
-        return state, work
-    work = paths.folder.with_name(f"{paths.folder.name}-tasks")
-    make_open_folder(work)
-    work.chmod(0o711)
     return state, work
+
+
+def tasks_folder(paths: StackPaths) -> Path:
+    """The folder in which tasks have their work folders; makes nothing."""
+    return paths.folder.with_name(f"{paths.folder.name}-tasks") if os.geteuid() == 0 else paths.work / "tasks"

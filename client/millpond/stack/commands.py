@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from millpond.demo.running import run_demo
 from millpond.profiles import Profile, save_profile
 from millpond.stack.engines import is_running
 from millpond.stack.errors import StackAlreadyRunning, StackError
@@ -116,6 +117,14 @@ def _explain_running(paths: StackPaths, error: StackAlreadyRunning) -> None:
     )
 
 
+def demo(
+    data_dir: DataDir = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port; by default a free one.")] = None,
+) -> None:
+    """Show the whole chain on this machine, from nothing to an exact bill, in a folder of its own."""
+    raise typer.Exit(run_demo(data_dir, port))
+
+
 def migrate() -> None:
     """Bring a database to this version (MILLPOND_OWNER_DATABASE_URL names it); services never do it themselves."""
     _run_module("millpond_kernel.migrate")
@@ -154,6 +163,6 @@ def _run_module(module: str, *arguments: str, paths: StackPaths | None = None) -
 
 def register(app: typer.Typer) -> None:
     """Adds these commands to the command line."""
-    for command in (up, down, migrate, rebuild):
+    for command in (up, down, demo, migrate, rebuild):
         app.command(rich_help_panel=PANEL)(command)
     app.command("dead-letters", rich_help_panel=PANEL)(dead_letters)

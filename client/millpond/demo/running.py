@@ -1,0 +1,187 @@
+"""`millpond demo`: starts a stack in a folder of its own, plays the scenario, and ends with the statement."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from millpond.client.client import Client
+from millpond.demo import scenario, screen
+from millpond.demo.interpreter import choose_python
+from millpond.profiles import Profile, save_profile
+from millpond.stack.assembly import tasks_folder
+from millpond.stack.errors import StackError
+from millpond.stack.lock import find_supervisor
+from millpond.stack.options import DEFAULT_PORT, StackOptions
+from millpond.stack.paths import StackPaths, locate_stack
+from millpond.stack.ports import find_free_port
+from millpond.stack.running import RunningStack, run_stack
+from millpond.stack.users import find_stack_user
+from millpond_contracts.bodies.bills import ChargeView
+
+STACK_NAME = "demo"
+_JOBS_TIMEOUT_SECONDS = 90.0
+_BILL_TIMEOUT_SECONDS = 20.0
+
+
+class DemoFailed(Exception):
+    """The demo did not show what it should; the message says what."""
+
+
+@dataclass(slots=True)
+class Demo:
+    """One run of the demo. `cancelled` is set when the stack stops before the end."""
+
+    console: Console
+    stay: bool
+    began: float = field(default_factory=time.monotonic)
+    summary: str | None = None
+    failure: str | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+    async def on_ready(self, stack: RunningStack) -> None:
+        """Plays the scenario against the running stack; afterwards stops it, or says how to go on."""
+        try:
+            self.summary = await asyncio.to_thread(self._play, stack)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+        if self.stay and self.failure is None:
+            profile = save_profile(STACK_NAME, Profile(url=stack.options.url, api_key=stack.operator_key))
+            screen.tell_how_to_go_on(self.console, stack, profile)
+            return
+        signal.raise_signal(signal.SIGTERM)
+
+    def _play(self, stack: RunningStack) -> str:
+        console = self.console
+        console.print(f"[bold]1. The stack is ready[/bold] after {stack.seconds_to_ready:.1f} s: {stack.options.url}")
+        python = choose_python(tasks_folder(stack.paths) / "python")
+        if python is None:
+            raise DemoFailed("no Python that tasks may run: install python3 for all users (apt-get install python3)")
+        with Client(url=stack.options.url, api_key=stack.operator_key) as operator:
+            node = next(iter(operator.nodes.list()))
+            screen.show_node(console, node)
+            lab, shop = scenario.prepare_tenants(operator, node, stack.options.url)
+            screen.show_tenants(console, (lab, shop))
+            jobs = scenario.submit_jobs(lab, shop, node, python)
+            screen.heading(console, "4. Jobs run as real processes")
+            explanation = scenario.wait_for_explanation(shop, jobs.too_large)
+            screen.show_explanation(console, explanation, jobs.too_large.name)
+            self._watch(lab, shop, jobs)
+            screen.show_log(console, lab.client.logs(jobs.training.job_id))
+            charges = self._bill(lab, shop, jobs)
+            result = self._recompute(stack.paths, charges)
+            screen.show_comparison(console, result)
+            if result["unexplained"]:
+                raise DemoFailed(f"billed seconds differ from the journal for {result['unexplained']}")
+        seconds = time.monotonic() - self.began
+        return (
+            f"{len(jobs.short) + 1} jobs ran and were billed, 1 explained as unplaceable, "
+            f"{result['billed_seconds']} s of use equal the node's own journal, in {seconds:.0f} s"
+        )
+
+    def _watch(self, lab: scenario.DemoTenant, shop: scenario.DemoTenant, jobs: scenario.DemoJobs) -> None:
+        deadline = time.monotonic() + _JOBS_TIMEOUT_SECONDS
+        with screen.Progress(self.console) as progress:
+            while True:
+                states = scenario.list_states(lab, shop, jobs)
+                log = lab.client.logs(jobs.training.job_id).rstrip().splitlines()
+                progress.update(states, log[-1] if log else "")
+                if scenario.have_ended(states, jobs):
+                    break
+                if self.cancelled.is_set() or time.monotonic() > deadline:
+                    raise DemoFailed("the jobs did not end in time")
+                time.sleep(0.5)
+        failed = scenario.failures(states, jobs)
+        if failed:
+            raise DemoFailed("; ".join(failed))
+
+    def _bill(self, lab: scenario.DemoTenant, shop: scenario.DemoTenant, jobs: scenario.DemoJobs) -> list[ChargeView]:
+        """Both statements with their lines, once every job that ran is on them."""
+        expected = {jobs.training.job_id, *(job.job_id for job in jobs.short)}
+        deadline = time.monotonic() + _BILL_TIMEOUT_SECONDS
+        while True:
+            charges = [charge for tenant in (lab, shop) for charge in tenant.client.charges.list()]
+            written = {charge.job_id for charge in charges if charge.segment_id is not None}
+            if expected <= written:
+                break
+            if self.cancelled.is_set() or time.monotonic() > deadline:
+                raise DemoFailed(f"{len(expected - written)} jobs are not on the bill")
+            time.sleep(0.2)
+        for tenant in (lab, shop):
+            statement = tenant.client.statements.current()
+            lines = [charge for charge in charges if charge.job_id in expected and _belongs(charge, tenant, jobs)]
+            screen.show_statement(self.console, tenant.name, statement, lines)
+        return charges
+
+    def _recompute(self, paths: StackPaths, charges: list[ChargeView]) -> dict[str, object]:
+        """Runs the script that knows nothing of Millpond, in an interpreter of its own."""
+        file = paths.work / "demo-charges.json"
+        file.write_text(json.dumps([charge.model_dump(mode="json") for charge in charges]), encoding="utf-8")
+        script = Path(__file__).with_name("recompute.py")
+        done = subprocess.run(
+            [sys.executable, "-I", str(script), str(scenario.journal_folder(paths.folder)), str(file)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not done.stdout:
+            raise DemoFailed(f"the comparison could not be made: {done.stderr.strip()[-500:]}")
+        result: dict[str, object] = json.loads(done.stdout)
+        return result
+
+
+def _belongs(charge: ChargeView, tenant: scenario.DemoTenant, jobs: scenario.DemoJobs) -> bool:
+    return (charge.job_id == jobs.training.job_id) == (tenant.name == "lab")
+
+
+def run_demo(data_folder: Path | None, port: int | None) -> int:
+    """Runs the demo; the process's exit code.
+
+    On a terminal the stack stays until Ctrl-C; without one, or with DEMO_EXIT=1, it is stopped at the end.
+    """
+    console = Console(highlight=False)
+    stay = sys.stdout.isatty() and os.environ.get("DEMO_EXIT") != "1"
+    paths = locate_stack(name=STACK_NAME, data_folder=data_folder, user=find_stack_user())
+    if (pid := find_supervisor(paths.lock_file)) is not None:
+        console.print(f"demo: a demo stack runs already (pid {pid}); stop it with `millpond down --name {STACK_NAME}`")
+        return 1
+    _forget(paths)
+    options = StackOptions(
+        name=STACK_NAME,
+        data_folder=data_folder,
+        port=port or find_free_port(DEFAULT_PORT),
+        stop_tasks=True,
+    )
+    demo = Demo(console, stay)
+    try:
+        asyncio.run(run_stack(options, demo.on_ready, lambda line: console.print(f"[dim]· {line}[/dim]")))
+    except StackError as error:
+        console.print(f"demo: failed: {error}")
+        return 1
+    if demo.failure is not None:
+        console.print(f"demo: failed: {demo.failure}", markup=False)
+        return 1
+    if demo.summary is None:
+        console.print("demo: stopped; nothing is left running")
+        return 130
+    console.print(f"demo: ok: {demo.summary}")
+    return 0
+
+
+def _forget(paths: StackPaths) -> None:
+    """Removes what an earlier demo left: each demo starts from nothing. Only a demo's own folder is touched."""
+    if (paths.folder / "millpond-stack").exists():
+        shutil.rmtree(paths.folder)
+    shutil.rmtree(tasks_folder(paths), ignore_errors=True)
