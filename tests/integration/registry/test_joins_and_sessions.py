@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from millpond_kernel.db import SYSTEM
-from tests.factories.registry import gpu, inventory
+from tests.factories.registry import Agent, gpu, inventory
 from tests.integration.registry.conftest import Registry
 
 pytestmark = pytest.mark.integration
@@ -54,10 +54,10 @@ async def test_join_when_token_has_fewer_uses_than_machines_then_exactly_those_j
     token = await registry.join_token(max_uses=3)
     agents = [registry.agent() for _ in range(8)]
 
-    async def try_to_join(agent: object) -> int:
-        body = {"token": token, "public_key": agent.public_key, "name": "m"}  # type: ignore[attr-defined]
+    async def try_to_join(agent: Agent) -> int:
+        body: dict[str, object] = {"token": token, "public_key": agent.public_key, "name": "m"}
         body["inventory"] = inventory().model_dump(mode="json")
-        return (await agent.send("POST", "/v1/nodes/join", body)).status_code  # type: ignore[attr-defined]
+        return (await agent.send("POST", "/v1/nodes/join", body)).status_code
 
     codes = await asyncio.gather(*(try_to_join(agent) for agent in agents))
     assert sorted(codes) == [201] * 3 + [401] * 5

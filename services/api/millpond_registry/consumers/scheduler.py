@@ -8,7 +8,7 @@ from millpond_contracts.events import Envelope
 from millpond_contracts.events.scheduler import AllocationBound, AllocationReleased, NodeEmptied
 from millpond_kernel.streams import Consumer
 from millpond_kernel.uow import UnitOfWork
-from millpond_registry.store.allocations import CONSUMER
+from millpond_registry.store.allocations import CONSUMER, clear_allocations
 from millpond_registry.usecases.capacity import take_allocation
 from millpond_registry.usecases.nodes import take_emptied
 
@@ -33,4 +33,5 @@ def scheduler_consumer() -> Consumer:
         "scheduler",
         {AllocationBound: _on_allocation, AllocationReleased: _on_allocation, NodeEmptied: _on_emptied},
         snapshots={"allocations": _load_allocations},
+        clear=clear_allocations,
     )

@@ -12,6 +12,7 @@ from millpond_kernel.worker import WorkerKernel
 from millpond_registry.store import allocations, capacity
 from millpond_registry.usecases import capacity as usecases
 
+LIVE_ALLOCATIONS = "/internal/v1/snapshot/scheduler/live-allocations"
 PAGE = 1000
 RELEASED_HOURS = 24
 
@@ -67,7 +68,9 @@ class CapacityCount:
         client, after, as_of = self._kernel.clients["scheduler"], "", None
         live: list[dict[str, Any]] = []
         while True:
-            page = await client.get_json("/internal/v1/snapshot/scheduler/allocations", {"after": after, "limit": PAGE})
+            page = await client.get_json(
+                "/internal/v1/snapshot/scheduler/live-allocations", {"after": after, "limit": PAGE}
+            )
             as_of = int(page["as_of_seq"]) if as_of is None else as_of
             live.extend(page["items"])
             if not page["next"]:

@@ -1,6 +1,7 @@
 """SQL of the view of the scheduler's allocations: what each holds of its node."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -19,24 +20,39 @@ ON CONFLICT (id) DO UPDATE SET
     node_id = excluded.node_id, cpu_milli = excluded.cpu_milli, memory_mib = excluded.memory_mib,
     devices = excluded.devices, released = excluded.released, generation = excluded.generation,
     updated_at = clock_timestamp()
-WHERE excluded.generation > a.generation
+WHERE excluded.generation > a.generation OR ($8 AND excluded.generation = a.generation)
 RETURNING a.id
 """
 
+# What an allocation holds: node, CPU, memory, shares of devices, and whether it is over.
+HeldRow = tuple[UUID, int, int, list[list[Any]], bool]
 
-async def put_allocation(unit: UnitOfWork, view: AllocationView) -> bool:
-    """Whether the allocation is news: only a higher generation changes the row."""
-    changed = await unit.fetchval(
-        _PUT,
-        view.allocation_id,
-        view.node_id,
-        view.cpu_milli,
-        view.memory_mib,
-        [[str(UUID(int=share.device_id.int)), share.milli] for share in view.devices],
-        view.state is AllocationState.RELEASED,
-        view.generation,
-    )
+
+def held_of(view: AllocationView) -> HeldRow:
+    """What an allocation holds, in the columns of the view."""
+    shares = [[str(UUID(int=share.device_id.int)), share.milli] for share in view.devices]
+    return view.node_id, view.cpu_milli, view.memory_mib, shares, view.state is AllocationState.RELEASED
+
+
+async def put_allocation(unit: UnitOfWork, view: AllocationView, *, repair: bool = False) -> bool:
+    """Whether the row changed: only a higher generation does that, or the same one when a wrong row is repaired."""
+    changed = await unit.fetchval(_PUT, view.allocation_id, *held_of(view), view.generation, repair)
     return changed is not None
+
+
+async def read_held(unit: UnitOfWork, allocation_ids: Sequence[UUID]) -> dict[UUID, HeldRow]:
+    """allocation id -> what the view says that it holds."""
+    rows = await unit.fetch(
+        "SELECT id, node_id, cpu_milli, memory_mib, devices, released FROM allocation WHERE id = ANY($1::uuid[])",
+        list(allocation_ids),
+    )
+    return {row["id"]: tuple(row.values())[1:] for row in rows}
+
+
+async def clear_allocations(unit: UnitOfWork) -> None:
+    """Empties the view for a rebuild; every node that held something is counted again."""
+    await unit.execute("INSERT INTO tally_mark (node_id) SELECT DISTINCT node_id FROM allocation WHERE NOT released")
+    await unit.execute("DELETE FROM allocation")
 
 
 async def live_allocations(unit: UnitOfWork, node_ids: Iterable[UUID]) -> list[asyncpg.Record]:

@@ -21,7 +21,11 @@ async def mark_pool(unit: UnitOfWork, pool_id: PoolId) -> None:
 
 
 async def take_marks(unit: UnitOfWork) -> list[UUID]:
-    """The marked nodes; what is marked while this transaction runs stays for the next one."""
+    """The marked nodes; what is marked while this transaction runs stays for the next one.
+
+    Counts follow one another: each takes away what the one before put in.
+    """
+    await unit.execute("SELECT pg_advisory_xact_lock(hashtext('registry/count_capacity'))")
     rows = await unit.fetch("DELETE FROM tally_mark RETURNING node_id")
     return list({row["node_id"] for row in rows})
 

@@ -84,6 +84,12 @@ async def list_nodes_by_id(unit: UnitOfWork, node_ids: Sequence[UUID]) -> list[N
     return [node_of(row) for row in await unit.fetch(f"{_SELECT} WHERE n.id = ANY($1::uuid[])", list(node_ids))]
 
 
+async def pools_of(unit: UnitOfWork, node_ids: Sequence[UUID]) -> list[UUID]:
+    """The pools that these nodes are in."""
+    rows = await unit.fetch("SELECT DISTINCT pool_id FROM node WHERE id = ANY($1::uuid[])", list(node_ids))
+    return [row["pool_id"] for row in rows]
+
+
 async def names_in_pool(unit: UnitOfWork, pool_id: PoolId) -> set[str]:
     """The names in use in a pool."""
     rows = await unit.fetch("SELECT name FROM node WHERE pool_id = $1 AND state <> 'removed'", pool_id)

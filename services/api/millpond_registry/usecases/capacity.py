@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.bodies.nodes import NodeState, PoolCapacity
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.registry import CapacityChanged, CapacityDriftFound
-from millpond_contracts.ids import PoolId
+from millpond_contracts.ids import NodeId, PoolId
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 from millpond_registry.domain.capacity import (
@@ -24,10 +25,11 @@ from millpond_registry.domain.capacity import (
     tell_hosts,
 )
 from millpond_registry.store import allocations, capacity, nodes, pools
+from millpond_registry.store.clock import read_clock
 from millpond_registry.store.devices import devices_of_nodes
 
-# A snapshot's page was read within this time; a row that changed since says nothing about drift.
-SNAPSHOT_SECONDS = 30.0
+# Within this time an allocation's event has arrived here, and the pages of a snapshot were read.
+SETTLING_SECONDS = 30.0
 
 
 def pool_capacity(row: asyncpg.Record) -> PoolCapacity:
@@ -109,15 +111,32 @@ async def recount_pool(unit: UnitOfWork, pool_id: UUID) -> bool:
 
 
 async def compare_allocations(unit: UnitOfWork, live: Sequence[dict[str, Any]]) -> int:
-    """Repairs the view of allocations by the scheduler's own snapshot; tells how many rows were wrong."""
-    wrong = 0
-    for item in live:
-        wrong += await take_allocation(unit, AllocationView.model_validate(item))
-    known = [AllocationView.model_validate(item).allocation_id for item in live]
-    for node_id in await allocations.release_missing(unit, known, SNAPSHOT_SECONDS):
+    """Repairs the view of allocations by the scheduler's own list of what is held, and raises an alarm per pool.
+
+    Only rows that had time to arrive count as wrong: what was bound or released a moment ago is on its way.
+
+    Returns:
+        How many rows were wrong.
+    """
+    views = [AllocationView.model_validate(item) for item in live]
+    known = await allocations.read_held(unit, [view.allocation_id for view in views])
+    settled = await read_clock(unit) - timedelta(seconds=SETTLING_SECONDS)
+    wrong: list[NodeId] = []
+    for view in views:
+        if known.get(view.allocation_id) == allocations.held_of(view):
+            continue
+        if await allocations.put_allocation(unit, view, repair=True):
+            await capacity.mark_node(unit, view.node_id)
+            if view.bound_at < settled:
+                wrong.append(view.node_id)
+    for node_id in await allocations.release_missing(unit, [view.allocation_id for view in views], SETTLING_SECONDS):
         await capacity.mark_node(unit, node_id)
-        wrong += 1
-    return wrong
+        wrong.append(node_id)
+    for row in await capacity.lock_figures(unit, await nodes.pools_of(unit, wrong)):
+        generation = await capacity.raise_figures(unit, row["pool_id"])
+        detail = f"{len(wrong)} allocations differed from the scheduler's"
+        unit.emit(CapacityDriftFound(pool_id=PoolId.of(row["pool_id"]), detail=detail, generation=generation))
+    return len(wrong)
 
 
 async def _write(unit: UnitOfWork, row: asyncpg.Record, tally: Tally, *, recounted: bool = False) -> bool:
