@@ -113,7 +113,8 @@ def test_opencost_723_when_a_node_has_eight_devices_then_eight_are_priced() -> N
 
 
 @pytest.mark.parametrize(
-    ("seconds", "billed"), [(Decimal("0.000001"), 60), (30, 60), (Decimal("59.5"), 60), (60, 60), (Decimal("60.1"), 61)]
+    ("seconds", "billed"),
+    [(Decimal("0.000001"), 60), (30, 60), (59, 60), (Decimal("59.5"), 60), (60, 60), (Decimal("60.1"), 61)],
 )
 def test_paas_cf_1788_when_short_then_the_minimum_is_charged_once_and_then_seconds(
     seconds: Decimal | int, billed: int
@@ -190,11 +191,14 @@ def test_killbill_1001_when_prices_change_then_each_second_has_the_one_at_its_fi
 
 
 def test_minimum_when_the_price_changed_meanwhile_then_has_the_one_of_the_bind() -> None:
-    prices = book(price_version("v1", {GPU: ONE}), price_version("v2", {GPU: "1"}, START + 5 * SECOND))
+    # Published while the allocation was starting: its use costs the new price, its minimum the one shown at the bind.
+    prices = book(price_version("v1", {GPU: ONE}), price_version("v2", {GPU: "0.000002"}, START + 5 * SECOND))
 
-    rated = rate(prices, active=START, released=START + 10 * SECOND)
+    rated = rate(prices, bound=START, active=START + 8 * SECOND, released=START + 18 * SECOND)
 
+    assert by_kind(rated, ChargeKind.USAGE) == Decimal("0.020")
     assert by_kind(rated, ChargeKind.MINIMUM) == Decimal("0.050")
+    assert by_kind(rated, ChargeKind.PRICE_DIFFERENCE) == 0
 
 
 def test_price_difference_when_the_tenant_has_its_own_price_then_is_a_line_of_its_own() -> None:
