@@ -23,7 +23,7 @@ from millpond_registry.domain.devices import KnownDevice
 from millpond_registry.domain.nodes import Node
 
 SCHEDULABLE = "schedulable"
-CPU, MEMORY = "cpu_milli", "memory_mib"
+CPU, MEMORY = "cpu", "memory"
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,7 @@ class CapacityFigures(Outgoing):
 
 
 class HostCapacity(Outgoing):
-    """CPU (milli) or memory (MiB) of a pool: total = unschedulable + allocated + reserved + available."""
+    """`cpu` (milli) or `memory` (MiB) of a pool: total = unschedulable + allocated + reserved + available."""
 
     resource: str
     total: int
