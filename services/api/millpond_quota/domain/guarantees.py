@@ -7,6 +7,10 @@ from millpond_contracts.bodies.nodes import PoolCapacity
 from millpond_contracts.bodies.tenants import Limits
 
 
+# Capacity names its host resources with their units, limits without.
+_HOST_RESOURCES = {"cpu_milli": "cpu", "memory_mib": "memory"}
+
+
 @dataclass(frozen=True, slots=True)
 class Shortfall:
     """A resource whose guarantees would exceed what the pool has, in the resource's unit."""
@@ -31,7 +35,9 @@ def registered_amounts(capacity: PoolCapacity | None) -> Mapping[tuple[str, str 
     """(resource, flavor) -> registered amount of a pool; nothing when no machine has joined yet."""
     if capacity is None:
         return {}
-    amounts: dict[tuple[str, str | None], int] = {(host.resource, None): host.total for host in capacity.hosts}
+    amounts: dict[tuple[str, str | None], int] = {
+        (_HOST_RESOURCES.get(host.resource, host.resource), None): host.total for host in capacity.hosts
+    }
     amounts.update({("device", figures.flavor): figures.total for figures in capacity.devices})
     return amounts
 
