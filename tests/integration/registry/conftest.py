@@ -50,6 +50,8 @@ async def registry(migrated: MigratedDatabase) -> AsyncIterator[Registry]:
     """Registry and quota without workers: what loops and consumers do, a test does itself."""
     database = migrated.database("registry")
     await database.open()
-    async with run_services(migrated, ("quota", "registry"), workers=False) as services:
-        yield Registry(services, services.as_key(), database)
-    await database.close()
+    try:
+        async with run_services(migrated, ("quota", "registry"), workers=False) as services:
+            yield Registry(services, services.as_key(), database)
+    finally:
+        await database.close()

@@ -1,0 +1,104 @@
+"""The registry's worker: silent nodes, capacity, and the scheduler's words, by the real loops and consumer."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.events.scheduler import AllocationBound, NodeEmptied
+from millpond_contracts.ids import NodeId
+from millpond_kernel.db import SYSTEM
+from tests.factories.registry import allocation, gpu, inventory
+from tests.integration.databases import MigratedDatabase
+from tests.integration.registry.conftest import Registry
+from tests.integration.services import eventually, run_services
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+async def working(migrated: MigratedDatabase) -> AsyncIterator[Registry]:
+    """Registry, quota and scheduler with their workers, looking often."""
+    database = migrated.database("registry")
+    await database.open()
+    try:
+        async with run_services(
+            migrated,
+            ("quota", "registry", "scheduler"),
+            watch_interval_seconds=0.1,
+            capacity_interval_seconds=0.1,
+            recount_seconds=1.0,
+        ) as services:
+            yield Registry(services, services.as_key(), database)
+    finally:
+        await database.close()
+
+
+async def test_worker_when_node_falls_silent_then_suspected_until_it_speaks(working: Registry) -> None:
+    spec = {"name": "nervous", "priority": 1, "unreachable_after_seconds": 1}
+    await working.operator("POST", "/v1/pools", spec, expect=201)
+    agent = working.agent()
+    await agent.become_ready(await working.join_token(), inventory())
+
+    async def is_unreachable() -> bool:
+        return bool((await working.node(agent))["state"] == "unreachable")
+
+    for _ in range(8):
+        await agent.beat()
+        await asyncio.sleep(0.2)
+        assert not await is_unreachable()
+    await eventually(is_unreachable)
+    assert (await agent.beat())["state"] == "ready"
+
+
+async def test_worker_when_scheduler_tells_then_capacity_and_drains_follow(
+    working: Registry, migrated: MigratedDatabase
+) -> None:
+    agent = working.agent()
+    await agent.become_ready(await working.join_token(), inventory([gpu(0), gpu(1)]))
+    node = await working.node(agent)
+    path = f"/v1/pools/{node['pool_id']}/capacity"
+
+    async def allocated() -> Any:
+        devices = (await working.get(path))["devices"]
+        return devices and devices[0]["allocated"]
+
+    scheduler = migrated.database("scheduler")
+    await scheduler.open()
+    held = AllocationView.model_validate(allocation(node, [250]))
+    async with scheduler.begin(SYSTEM) as unit:
+        unit.emit(AllocationBound(allocation=held))
+    await eventually(lambda: _is(allocated, 250))
+    await working.operator("POST", f"/v1/nodes/{agent.node_id}/drain", {}, expect=202)
+    generation = (await working.node(agent))["drain"]["generation"]
+    async with scheduler.begin(SYSTEM) as unit:
+        node_id = NodeId.parse(agent.node_id)
+        unit.emit(NodeEmptied(node_id=node_id, drain_generation=generation, generation=generation))
+    await scheduler.close()
+
+    async def emptied() -> Any:
+        return (await working.node(agent))["drain"]["emptied_at"]
+
+    await eventually(emptied)
+
+
+async def test_worker_when_figures_are_corrupted_then_recount_repairs_them(working: Registry) -> None:
+    agent = working.agent()
+    await agent.become_ready(await working.join_token(), inventory([gpu(0)]))
+    pool_id = (await working.node(agent))["pool_id"]
+
+    async def total() -> Any:
+        devices = (await working.get(f"/v1/pools/{pool_id}/capacity"))["devices"]
+        return devices and devices[0]["total"]
+
+    await eventually(lambda: _is(total, 1000))
+    async with working.database.begin(SYSTEM) as unit:
+        await unit.execute("UPDATE capacity SET tally = '{}'")
+    await eventually(lambda: _is(total, 1000))
+    assert "capacity_drift_found" in await working.events(f"{pool_id}/capacity")
+
+
+async def _is(read: Any, wanted: object) -> bool:
+    return bool(await read() == wanted)
