@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from redis.asyncio import Redis
@@ -30,6 +31,8 @@ MAX_TRIES = 5
 EVERYTHING = 2**62
 
 Handler = Callable[[UnitOfWork, Envelope, Any], Awaitable[None]]
+# Has the effect of events that follow one another, in their order, in few statements.
+BatchHandler = Callable[[UnitOfWork, Sequence[Any]], Awaitable[None]]
 # Applies one page of a snapshot's items: rows of a view, changed only on a higher generation.
 SnapshotHandler = Callable[[UnitOfWork, Sequence[dict[str, Any]]], Awaitable[None]]
 
@@ -59,32 +62,48 @@ _NEVER_PARKED: tuple[type[Exception], ...] = (CursorMoved, _Stopping, *AWAY_ERRO
 class Consumer:
     """What one service does with the events of one publisher.
 
-    `handlers` maps an event class to its effect. `snapshots` maps a noun of the publisher's snapshot routes to the
+    `handlers` maps an event class to its effect, `batch_handlers` to one that takes all events in a row that have the
+    same. `snapshots` maps a noun of the publisher's snapshot routes to the
     effect of loading it, for a consumer that is new or too far behind. `clear` empties the views that `snapshots`
     fill, for a rebuild by hand. `after_batch` is called, outside any transaction, after each applied batch.
     """
 
     name: str
     publisher: str
-    handlers: Mapping[type[Event], Handler]
+    handlers: Mapping[type[Event], Handler] = field(default_factory=dict)
+    batch_handlers: Mapping[type[Event], BatchHandler] = field(default_factory=dict)
     snapshots: Mapping[str, SnapshotHandler] = field(default_factory=dict)
     after_batch: Callable[[], None] | None = None
     clear: Callable[[UnitOfWork], Awaitable[None]] | None = None
     lag: int = field(default=0, init=False)
     applied_seq: int = field(default=0, init=False)
     _by_type: dict[str, tuple[type[Event], Handler]] = field(init=False, repr=False)
+    _in_batches: dict[str, tuple[type[Event], BatchHandler]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._by_type = {cls.type: (cls, handler) for cls, handler in self.handlers.items()}
+        self._in_batches = {cls.type: (cls, handler) for cls, handler in self.batch_handlers.items()}
 
     async def dispatch(self, unit: UnitOfWork, envelope: Envelope) -> bool:
         """Has the effect of an event in `unit`; False when this consumer has no handler for its type."""
-        found = self._by_type.get(envelope.type)
-        if found is None:
-            return False
-        cls, handler = found
-        await handler(unit, envelope, cls.model_validate(envelope.body))
-        return True
+        return await self.dispatch_all(unit, [envelope]) == 1
+
+    async def dispatch_all(self, unit: UnitOfWork, envelopes: Sequence[Envelope]) -> int:
+        """Has the effects of events in `unit`, in their order; how many this consumer has a handler for."""
+        known = [one for one in envelopes if one.type in self._by_type or one.type in self._in_batches]
+        for batch_handler, together in groupby(known, self._batch_handler_of):
+            if batch_handler is not None:
+                events = [self._in_batches[one.type][0].model_validate(one.body) for one in together]
+                await batch_handler(unit, events)
+                continue
+            for envelope in together:
+                cls, handler = self._by_type[envelope.type]
+                await handler(unit, envelope, cls.model_validate(envelope.body))
+        return len(known)
+
+    def _batch_handler_of(self, envelope: Envelope) -> BatchHandler | None:
+        found = self._in_batches.get(envelope.type)
+        return None if found is None else found[1]
 
 
 class ConsumerRunner:
@@ -264,8 +283,7 @@ class ConsumerRunner:
     async def _apply_together(self, cursor: int, envelopes: Sequence[Envelope]) -> None:
         async with self._database.begin(SYSTEM) as unit:
             await self._move_cursor(unit, cursor, envelopes[-1].seq)
-            for envelope in envelopes:
-                await self.consumer.dispatch(unit, envelope)
+            await self.consumer.dispatch_all(unit, envelopes)
         EVENTS_APPLIED.labels(*self._labels).inc(len(envelopes))
 
     async def _move_cursor(self, unit: UnitOfWork, old: int, new: int) -> None:
