@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from millpond_node_agent.agent import Agent
+from millpond_node_agent.observability import configure_logging
 from millpond_node_agent.runtimes.process import ProcessRuntime, ProcessSettings
 from millpond_node_agent.settings import AgentSettings, ExitCode
 from tests.fakes.control_plane import JOIN_TOKEN, FakeControlPlane, serving
@@ -74,6 +75,12 @@ class Bench:
 async def wait_for_exit(process: subprocess.Popen[bytes], seconds: float = 15) -> int:
     """The exit code, while this event loop goes on."""
     return await asyncio.to_thread(process.wait, seconds)
+
+
+@pytest.fixture(autouse=True)
+def short_logs() -> None:
+    """JSON lines: the default of a test run renders tracebacks with all locals, for seconds each."""
+    configure_logging("warning")
 
 
 @pytest.fixture

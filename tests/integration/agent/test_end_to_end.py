@@ -1,0 +1,131 @@
+"""The chain with the real services: a machine joins, a job is placed on it, runs as a process, and its end is known."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from millpond_node_agent.agent import Agent
+from millpond_node_agent.settings import AgentSettings
+from tests.fakes.control_plane import serving
+from tests.integration.databases import MigratedDatabase
+from tests.integration.services import Caller, Services, eventually, run_services
+
+pytestmark = pytest.mark.integration
+
+_POOL_WITHOUT_USERS = {"allow_shared_users": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Running services, this machine as their node, and a tenant who may use it."""
+
+    operator: Caller
+    tenant: Caller
+    virtual_pool: str
+    agent: "asyncio.Task[Any]"
+
+    async def submit(self, script: str, **changes: Any) -> str:
+        """A job of one task that runs a shell script; returns its id."""
+        run = {"command": ["/bin/sh", "-c", script], **changes.pop("run", {})}
+        group = {"name": "main", "resources": {"cpu_milli": 200, "memory_mib": 64}, "run": run, "stop_grace_seconds": 1}
+        job = {"name": "job", "virtual_pool": self.virtual_pool, "groups": [group], **changes}
+        return str((await self.tenant("POST", "/v1/jobs", job, expect=201)).json()["job_id"])
+
+    async def wait_for(self, job_id: str, *states: str) -> dict[str, Any]:
+        """The job once it is in one of the states."""
+
+        async def reached() -> dict[str, Any] | None:
+            job: dict[str, Any] = (await self.tenant("GET", f"/v1/jobs/{job_id}", expect=200)).json()
+            return job if job["state"] in states else None
+
+        found: dict[str, Any] = await eventually(reached, 20)
+        return found
+
+    async def log_of(self, job_id: str) -> str:
+        """The whole log, once it has ended."""
+
+        async def ended() -> str | None:
+            page = (await self.tenant("GET", f"/v1/jobs/{job_id}/logs", expect=200)).json()
+            return str(page["text"]) if page["ended"] else None
+
+        text: str = await eventually(ended)
+        return text
+
+
+@pytest.fixture
+async def chain(migrated: MigratedDatabase, place: Path) -> AsyncIterator[Chain]:
+    overrides: dict[str, Any] = {"log_folder": place / "logs", "heartbeat_seconds": 1}
+    # Quota first: the others ask it for tokens as soon as they start.
+    async with run_services(migrated, ("quota", "registry", "scheduler", "billing"), **overrides) as services:
+        assert isinstance(services.transport, httpx.ASGITransport)
+        async with serving(services.transport.app) as url:
+            operator = services.as_key()
+            pool = (await operator("POST", "/v1/pools", {"name": "main", **_POOL_WITHOUT_USERS}, expect=201)).json()
+            spec = {"pool_id": pool["pool_id"]}
+            token = (await operator("POST", "/v1/join-tokens", spec, expect=201)).json()["token"]
+            settings = AgentSettings(place / "state", place / "tasks", url, token, stop_tasks=True)
+            agent, stop = Agent(settings), asyncio.Event()
+            running = asyncio.create_task(agent.run(stop))
+            try:
+                await eventually(lambda: _is_ready(operator), 20)
+                yield await _tenant_chain(services, operator, pool["pool_id"], running)
+            finally:
+                stop.set()
+                await asyncio.wait([running])
+                await agent.close()
+
+
+async def _is_ready(operator: Caller) -> bool:
+    nodes = (await operator("GET", "/v1/nodes", expect=200)).json()["items"]
+    return bool(nodes) and nodes[0]["schedulable"]
+
+
+async def _tenant_chain(services: Services, operator: Caller, pool_id: str, agent: "asyncio.Task[Any]") -> Chain:
+    tenant = (await operator("POST", "/v1/tenants", {"name": "acme"}, expect=201)).json()["tenant_id"]
+    key_spec = {"name": "member", "role": "member", "tenant_id": tenant}
+    key = (await operator("POST", "/v1/api-keys", key_spec, expect=201)).json()["secret"]
+    share = {"name": "share", "tenant_id": tenant, "pool_id": pool_id}
+    limits = {"cpu": {"guaranteed": 1000}, "memory": {"guaranteed": 512}}
+
+    async def shared() -> str | None:
+        # The registry's capacity reaches quota as an event.
+        answer = await operator("POST", "/v1/virtual-pools", {**share, "limits": limits})
+        return str(answer.json()["virtual_pool_id"]) if answer.status_code == 201 else None
+
+    virtual_pool: str = await eventually(shared, 20)
+    member = services.as_key(key)
+
+    async def known() -> bool:
+        return (await member("GET", f"/v1/queues/{virtual_pool}")).status_code == 200
+
+    await eventually(known)
+    return Chain(operator, member, virtual_pool, agent)
+
+
+async def test_job_when_submitted_then_it_runs_here_and_succeeds_with_its_log(chain: Chain) -> None:
+    job_id = await chain.submit("echo hello; sleep 1; echo $MILLPOND_JOB_ID")
+    job = await chain.wait_for(job_id, "succeeded", "failed")
+
+    assert job["state"] == "succeeded"
+    assert await chain.log_of(job_id) == f"hello\n{job_id}\n"
+    allocation = job["tasks"][0]["allocation"]
+    assert (allocation["state"], allocation["reason"], allocation["exit_code"]) == ("released", "completed", 0)
+    assert allocation["bound_at"] < allocation["active_at"] < allocation["released_at"]
+
+
+async def test_job_when_it_fails_or_is_cancelled_then_that_is_its_end(chain: Chain) -> None:
+    fails = await chain.submit("exit 3")
+    stays = await chain.submit("sleep 60")
+    failed = await chain.wait_for(fails, "failed")
+    await chain.wait_for(stays, "running")
+    await chain.tenant("POST", f"/v1/jobs/{stays}/cancel")
+    cancelled = await chain.wait_for(stays, "cancelled")
+
+    assert (failed["tasks"][0]["reason"], failed["tasks"][0]["exit_code"]) == ("exit_code", 3)
+    assert cancelled["tasks"][0]["allocation"]["reason"] == "cancelled"
+    assert not chain.agent.done()
