@@ -69,7 +69,7 @@ class MigratedDatabase:
 
 async def make_template(owner_url: str, name: str) -> None:
     """Creates and migrates the template database."""
-    await _admin(owner_url, f'CREATE DATABASE "{name}"')
+    await create(owner_url, name)
     await migrate(with_database(owner_url, name), dict.fromkeys(PUBLISHERS, PASSWORD))
 
 
@@ -78,6 +78,11 @@ async def clone(engines: Engines, template: str) -> MigratedDatabase:
     name = f"mp_test_{uuid.uuid4().hex[:12]}"
     await _admin(engines.postgres_url, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
     return MigratedDatabase(name, with_database(engines.postgres_url, name), engines.redis_url, name)
+
+
+async def create(owner_url: str, name: str) -> None:
+    """Creates an empty database."""
+    await _admin(owner_url, f'CREATE DATABASE "{name}"')
 
 
 async def drop(owner_url: str, name: str) -> None:

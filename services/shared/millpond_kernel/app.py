@@ -126,6 +126,8 @@ def build_app(service: ServiceApp) -> FastAPI:
         openapi_url=f"/openapi/{name}.json",
         docs_url=f"/docs/{name}",
         redoc_url=None,
+        # A redirect would be followed without the body, or with the credentials to another host.
+        redirect_slashes=False,
         responses=PROBLEM_RESPONSES,
     )
     describe(app)

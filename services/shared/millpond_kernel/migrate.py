@@ -19,6 +19,7 @@ from millpond_kernel.revisions import code_head, migrations_folder
 OWNER = "millpond_owner"
 LOCK = 7_077_001
 LOCK_WAIT_SECONDS = 120
+_TRIES = 10
 
 
 def service_role(service: str) -> str:
@@ -52,7 +53,19 @@ async def create_roles(connection: asyncpg.Connection, passwords: Mapping[str, s
         f"GRANT CREATE, USAGE ON SCHEMA public TO {OWNER}",
     ]
     for statement in statements:
-        await connection.execute(statement)
+        await _execute_shared(connection, statement)
+
+
+async def _execute_shared(connection: asyncpg.Connection, statement: str) -> None:
+    """Runs a statement on roles, which all databases of a server share; another database may be migrated just now."""
+    for attempt in range(1, _TRIES + 1):
+        try:
+            await connection.execute(statement)
+            return
+        except (asyncpg.InternalServerError, asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError):
+            if attempt == _TRIES:
+                raise
+            await asyncio.sleep(0.05 * attempt)
 
 
 def _create_role(name: str, options: str) -> str:
@@ -116,7 +129,11 @@ def main() -> None:
     owner_url = os.environ.get("MILLPOND_OWNER_DATABASE_URL")
     if not owner_url:
         sys.exit("millpond migrate: set MILLPOND_OWNER_DATABASE_URL to the URL of the database's owner")
-    changed = asyncio.run(migrate(owner_url, passwords_from(os.environ)))
+    try:
+        changed = asyncio.run(migrate(owner_url, passwords_from(os.environ)))
+    except (OSError, asyncpg.PostgresError) as error:
+        place = urlsplit(owner_url).netloc.rpartition("@")[2]
+        sys.exit(f"millpond migrate: {place} does not answer or refuses: {type(error).__name__}: {error}")
     sys.stdout.write(f"database {'migrated to' if changed else 'already at'} {code_head()}\n")
 
 

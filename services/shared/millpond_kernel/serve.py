@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.routes import service_for_internal_path, service_for_path
+from millpond_kernel.border import Border
 from millpond_kernel.observability import configure_logging, log
 from millpond_kernel.problem import problem_response
 from millpond_kernel.settings import ServiceSettings
@@ -32,6 +33,14 @@ from millpond_kernel.worker import ServiceWorker, run_worker
 def _service_of(path: str) -> str | None:
     """The service of a public path, or of an internal one."""
     return service_for_internal_path(path) if path.startswith("/internal/") else service_for_path(path)
+
+
+async def _answer_nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    response = problem_response(ErrorCode.ROUTE_NOT_FOUND, f"There is no route {scope['path'][:200]}.")
+    await response(scope, receive, send)
+
+
+_NOWHERE = Border(_answer_nowhere, "none", max_body_bytes=65_536)
 
 
 class Joined:
@@ -58,10 +67,7 @@ class Joined:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        app = self._app_for(scope)
-        if app is None:
-            app = problem_response(ErrorCode.ROUTE_NOT_FOUND, f"There is no route {scope['path'][:200]}.")
-        await app(scope, receive, send)
+        await (self._app_for(scope) or _NOWHERE)(scope, receive, send)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

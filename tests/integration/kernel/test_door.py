@@ -1,6 +1,7 @@
 """The door: scopes, rights, events with their transaction, and the leases' epochs."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from uuid import uuid4
 
@@ -9,10 +10,13 @@ import pytest
 
 from millpond_contracts.events.quota import ApiKeyRevoked
 from millpond_contracts.ids import ApiKeyId, TenantId
-from millpond_kernel.db import SYSTEM, Database, TenantScope, UnsafeRole
+from millpond_kernel import db
+from millpond_kernel.clients import ServiceAway, ServiceClient
+from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database, DatabaseAway, TenantScope, UnsafeRole
 from millpond_kernel.leases import LeaseLost, acquire_lease, check_epoch
-from millpond_kernel.uow import UnitOfWorkOpen
+from millpond_kernel.uow import TransactionAborted, UnitOfWorkOpen
 from tests.integration.databases import MigratedDatabase
+from tests.integration.kernel.stage import run_as_owner
 
 pytestmark = pytest.mark.integration
 
@@ -72,6 +76,94 @@ async def test_begin_when_unit_is_open_then_refused(database: Database) -> None:
         with pytest.raises(UnitOfWorkOpen):
             async with database.begin(SYSTEM):
                 pass
+
+
+async def test_client_when_unit_is_open_then_it_refuses_to_call(database: Database) -> None:
+    client = ServiceClient("quota", "http://127.0.0.1:9", "")
+    async with database.begin(SYSTEM):
+        with pytest.raises(UnitOfWorkOpen):
+            await client.get_json("/healthz/quota")
+    with pytest.raises(ServiceAway):
+        await client.get_json("/healthz/quota")
+    await client.close()
+
+
+async def test_task_when_started_inside_a_unit_then_free_once_the_unit_has_ended(database: Database) -> None:
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        with pytest.raises(UnitOfWorkOpen):
+            async with database.begin(SYSTEM):
+                pass
+        await ended.wait()
+        async with database.begin(SYSTEM) as unit:
+            unit.emit(revoked(None))
+
+    async with database.begin(SYSTEM):
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0.01)
+    ended.set()
+    await task
+    async with database.begin(SYSTEM) as unit:
+        assert await unit.fetchval("SELECT count(*) FROM outbox") == 1
+
+
+async def test_unit_when_a_failed_statement_is_swallowed_then_it_does_not_seem_committed(database: Database) -> None:
+    async def swallow() -> None:
+        async with database.begin(SYSTEM) as unit:
+            await unit.execute("INSERT INTO lease VALUES ('kept', $1, 1, now())", uuid4())
+            with contextlib.suppress(asyncpg.DivisionByZeroError):
+                await unit.execute("SELECT 1 / 0")
+
+    with pytest.raises(TransactionAborted):
+        await swallow()
+    async with database.begin(SYSTEM) as unit:
+        assert await unit.fetchval("SELECT count(*) FROM lease") == 0
+
+
+async def test_unit_when_our_own_call_is_wrong_then_the_database_is_not_called_away(database: Database) -> None:
+    with pytest.raises(asyncpg.InterfaceError) as raised:
+        async with database.begin(SYSTEM) as unit:
+            await unit.fetch("SELECT $1::int", 1, 2)
+    assert not isinstance(raised.value, AWAY_ERRORS)
+
+
+async def test_unit_when_the_backend_is_ended_then_away_and_well_again_after(
+    database: Database, migrated: MigratedDatabase
+) -> None:
+    async def lose() -> None:
+        async with database.begin(SYSTEM) as unit:
+            backend = await unit.fetchval("SELECT pg_backend_pid()")
+            await run_as_owner(migrated, f"SELECT pg_terminate_backend({backend}, 5000)")
+            await unit.fetch("SELECT 1")
+
+    with pytest.raises(AWAY_ERRORS):
+        await lose()
+    async with database.begin(SYSTEM) as unit:
+        assert await unit.fetchval("SELECT 1") == 1
+
+
+async def test_begin_when_every_connection_is_in_use_then_away_in_time(
+    migrated: MigratedDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "ACQUIRE_SECONDS", 0.3)
+    database = migrated.database("quota", pool_size=1)
+    await database.open()
+    held = asyncio.Event()
+
+    async def hold() -> None:
+        async with database.begin(SYSTEM):
+            held.set()
+            await asyncio.sleep(6)
+
+    task = asyncio.create_task(hold())
+    await held.wait()
+    with pytest.raises(DatabaseAway):
+        async with database.begin(SYSTEM):
+            pass
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await database.close()
 
 
 async def test_begin_when_cancelled_then_connection_returns_clean(database: Database) -> None:
