@@ -19,7 +19,7 @@ class Settings(ServiceSettings):
 
     node_token_seconds: int = Field(300, ge=10, le=3600, description="life of a node token, in seconds")
     heartbeat_seconds: int = Field(
-        5, ge=1, le=60, description="seconds between heartbeats; fewer where a pool allows less silence"
+        10, ge=1, le=60, description="seconds between heartbeats; fewer where a pool allows less silence"
     )
     watch_interval_seconds: float = Field(
         1.0, ge=0.05, le=60, description="seconds between two looks for nodes that fell silent"

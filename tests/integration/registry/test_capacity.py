@@ -28,8 +28,7 @@ async def count(registry: Registry) -> int:
 async def recount(registry: Registry, pool_id: str) -> bool:
     async with registry.database.begin(SYSTEM) as unit:
         await capacity.count_marked(unit)
-        pool = await unit.fetchval("SELECT pool_id FROM capacity WHERE pool_id = $1", _uuid(pool_id))
-        return await capacity.recount_pool(unit, pool)
+        return await capacity.recount_pool(unit, _uuid(pool_id))
 
 
 async def take(registry: Registry, view: dict[str, Any]) -> bool:
@@ -160,6 +159,22 @@ async def test_recount_when_a_figure_was_corrupted_then_repaired_with_alarm(regi
     async with registry.database.begin(SYSTEM) as unit:
         detail = await unit.fetchval("SELECT body->>'detail' FROM outbox WHERE type LIKE '%drift%'")
     assert detail == f"flavors.{A100}.free: had 5000, counted 2000"
+    assert await recount(registry, node["pool_id"]) is False
+
+
+async def test_recount_when_a_change_is_not_counted_yet_then_no_alarm(registry: Registry) -> None:
+    agent, node = await two_gpus(registry)
+    await count(registry)
+    await take(registry, allocation(node, [300]))
+    other = registry.agent()
+    await other.become_ready(await registry.join_token(), inventory([gpu(0)]))
+    await registry.operator("POST", f"/v1/nodes/{agent.node_id}/cordon", {}, expect=200)
+    async with registry.database.begin(SYSTEM) as unit:
+        assert await capacity.recount_pool(unit, _uuid(node["pool_id"])) is False
+    assert (await figures(registry, node["pool_id"]))[1]["available"] == 2000
+    await count(registry)
+    _, device, _ = await figures(registry, node["pool_id"])
+    assert (device["total"], device["allocated"], device["unschedulable"]) == (3000, 300, 1700)
     assert await recount(registry, node["pool_id"]) is False
 
 

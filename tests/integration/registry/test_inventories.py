@@ -1,14 +1,16 @@
 """What an agent reports: devices and their flavors, health, readiness, signs of life, signals."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from millpond_contracts.ids import NodeId
-from millpond_contracts.resources import DeviceHealth, DeviceMemory
+from millpond_contracts.ids import NodeId, PoolId
+from millpond_contracts.resources import DeviceHealth, DeviceMemory, Signal
 from millpond_kernel.db import SYSTEM
+from millpond_registry.clients.telemetry import TelemetryStream
 from millpond_registry.usecases.reports import list_suspects, suspect_node
 from tests.factories.registry import Agent, gpu, inventory
 from tests.integration.databases import MigratedDatabase
@@ -136,7 +138,7 @@ async def test_heartbeat_when_node_is_well_then_neither_event_nor_change_of_the_
     await agent.become_ready(await registry.join_token(), inventory())
     before, events = await registry.node(agent), await registry.events(agent.node_id)
     answer = await agent.beat()
-    assert (answer["state"], answer["send_inventory"], answer["heartbeat_seconds"]) == ("ready", False, 5)
+    assert (answer["state"], answer["send_inventory"], answer["heartbeat_seconds"]) == ("ready", False, 10)
     after = await registry.node(agent)
     assert after.pop("last_heartbeat_at") > before.pop("last_heartbeat_at")
     assert after == before
@@ -204,3 +206,26 @@ async def test_conditions_when_opened_and_closed_then_listed_with_their_times(re
     closed = (await registry.get(f"/v1/nodes/{agent.node_id}/conditions"))["items"][0]
     assert closed["closed_at"] > closed["opened_at"]
     assert closed["evidence"] == "no answer for 30 s"
+
+
+async def test_telemetry_when_stream_is_full_then_kept_to_its_bytes(migrated: MigratedDatabase) -> None:
+    redis = Redis.from_url(migrated.redis_url)
+    stream = TelemetryStream(redis, migrated.redis_prefix, 200_000)
+    signals = [Signal(target="node", name="cpu_ratio", at_monotonic_ms=number, value=0.5) for number in range(256)]
+    for number in range(200):
+        now = datetime(2026, 1, 1, tzinfo=UTC)
+        assert await stream.forward(NodeId.new(), PoolId.new(), now, number, signals)
+    entries: Any = await redis.xrange(stream.key)
+    held = sum(len(fields[b"signals"]) for _, fields in entries)
+    await redis.aclose()
+    assert 100_000 < held < 400_000
+    assert entries[-1][1][b"monotonic_ms"] == b"199"
+
+
+async def test_telemetry_when_redis_is_away_then_lost_without_an_error() -> None:
+    redis = Redis.from_url("redis://127.0.0.1:1/0", socket_connect_timeout=1)
+    stream = TelemetryStream(redis, "x", 200_000)
+    signal = Signal(target="node", name="cpu_ratio", at_monotonic_ms=1, value=None)
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert await stream.forward(NodeId.new(), PoolId.new(), now, 1, [signal]) is False
+    await redis.aclose()

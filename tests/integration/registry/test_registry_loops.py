@@ -2,14 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from redis.asyncio import Redis
 
 from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.events.scheduler import AllocationBound, NodeEmptied
 from millpond_contracts.ids import NodeId
+from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM
+from millpond_kernel.leases import acquire_lease
+from millpond_kernel.worker import WorkerKernel
+from millpond_registry.loops.nodes import NodeWatch
 from tests.factories.registry import allocation, gpu, inventory
 from tests.integration.databases import MigratedDatabase
 from tests.integration.registry.conftest import Registry
@@ -51,6 +58,27 @@ async def test_worker_when_node_falls_silent_then_suspected_until_it_speaks(work
         assert not await is_unreachable()
     await eventually(is_unreachable)
     assert (await agent.beat())["state"] == "ready"
+
+
+async def test_watch_when_registry_does_not_answer_then_nobody_is_suspected(registry: Registry) -> None:
+    agent = registry.agent()
+    await agent.become_ready(await registry.join_token(), inventory())
+    answers = registry.services.settings["registry"]
+    clients = {
+        "heard": ServiceClient("registry", "http://millpond", "", transport=registry.services.transport),
+        "away": ServiceClient("registry", "http://127.0.0.1:1", ""),
+    }
+    lease = await acquire_lease(registry.database, "watch_nodes", uuid4(), 60)
+    assert lease is not None
+    for name, state in (("away", "ready"), ("heard", "unreachable")):
+        kernel = WorkerKernel(answers, "registry", registry.database, Redis(), {"registry": clients[name]})
+        watch = NodeWatch(kernel)
+        await watch.run_pass(datetime(2020, 1, 1, tzinfo=UTC), lease)
+        async with registry.database.begin(SYSTEM) as unit:
+            await unit.execute("UPDATE heartbeat SET at = clock_timestamp() - interval '1 hour'")
+        await watch.run_pass(await registry.database.now(), lease)
+        assert (await registry.node(agent))["state"] == state
+        await clients[name].close()
 
 
 async def test_worker_when_scheduler_tells_then_capacity_and_drains_follow(

@@ -1,6 +1,8 @@
 """The states of a node, its cordon reasons and its drain."""
 
+import re
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 
 import pytest
 from hypothesis import given
@@ -120,3 +122,9 @@ def test_view_when_labels_conflict_then_those_of_the_join_win() -> None:
 def test_enter_state_when_entered_then_dated() -> None:
     later = NOW + timedelta(minutes=1)
     assert enter_state(node(), NodeState.UNREACHABLE, later).state_since == later
+
+
+def test_readme_when_read_then_its_diagram_is_the_transition_table() -> None:
+    readme = files("millpond_registry").joinpath("README.md").read_text(encoding="utf-8")
+    drawn = set(re.findall(r"^    (\w+) --> (\w+):", readme, re.MULTILINE))
+    assert drawn == {(str(state), str(wanted)) for state, edges in TRANSITIONS.items() for wanted in edges}

@@ -35,10 +35,13 @@ async def list_nodes(
     paging: Paging,
     pool_id: PoolId | None = None,
     state: Annotated[NodeState | None, Query(description="removed nodes are listed only when asked for")] = None,
+    name: Annotated[str | None, Query(max_length=64)] = None,
 ) -> Page[NodeView]:
     """Lists nodes with their devices."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
-        found = await rows_of_nodes.list_nodes(unit, paging.after_uuid(), paging.limit + 1, pool_id, state)
+        found = await rows_of_nodes.list_nodes(
+            unit, paging.after_uuid(), paging.limit + 1, pool_id=pool_id, state=state, name=name
+        )
         devices = await devices_of_nodes(unit, [node.id for node in found])
     return make_page(found, paging, lambda node: node_view(node, devices[node.id]), lambda node: node.id)
 

@@ -20,19 +20,29 @@ async def mark_pool(unit: UnitOfWork, pool_id: PoolId) -> None:
     await unit.execute("INSERT INTO tally_mark (node_id) SELECT id FROM node WHERE pool_id = $1", pool_id)
 
 
-async def take_marks(unit: UnitOfWork) -> list[UUID]:
-    """The marked nodes; what is marked while this transaction runs stays for the next one.
+async def take_marks(unit: UnitOfWork) -> set[UUID]:
+    """The marked nodes; what is marked while this transaction runs stays for the next one."""
+    return {row["node_id"] for row in await unit.fetch("DELETE FROM tally_mark RETURNING node_id")}
 
-    Counts follow one another: each takes away what the one before put in.
-    """
+
+async def read_marks(unit: UnitOfWork) -> set[UUID]:
+    """The nodes that changed since they were counted. Read after the nodes: a change that was seen has its mark."""
+    return {row["node_id"] for row in await unit.fetch("SELECT DISTINCT node_id FROM tally_mark")}
+
+
+async def lock_counting(unit: UnitOfWork) -> None:
+    """Makes counts follow one another until the transaction ends: each takes away what the one before put in."""
     await unit.execute("SELECT pg_advisory_xact_lock(hashtext('registry/count_capacity'))")
-    rows = await unit.fetch("DELETE FROM tally_mark RETURNING node_id")
-    return list({row["node_id"] for row in rows})
 
 
 async def tallies_of(unit: UnitOfWork, node_ids: Iterable[UUID]) -> list[asyncpg.Record]:
     """Rows (node_id, pool_id, tally) of what the pools' figures contain of these nodes."""
     return await unit.fetch("SELECT * FROM node_tally WHERE node_id = ANY($1::uuid[])", list(node_ids))
+
+
+async def tallies_of_pool(unit: UnitOfWork, pool_id: UUID) -> list[asyncpg.Record]:
+    """Rows (node_id, pool_id, tally) of what this pool's figures contain."""
+    return await unit.fetch("SELECT * FROM node_tally WHERE pool_id = $1", pool_id)
 
 
 async def put_tallies(unit: UnitOfWork, tallies: Sequence[tuple[UUID, UUID, dict[str, Any]]]) -> None:

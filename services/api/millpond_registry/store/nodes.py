@@ -1,6 +1,6 @@
 """SQL of nodes. Every change locks the row first and raises the generation; each change marks the node for counting."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -58,17 +58,24 @@ async def find_node_by_key(unit: UnitOfWork, public_key: bytes) -> Node | None:
 
 
 async def list_nodes(
-    unit: UnitOfWork, after: UUID | None, limit: int, pool_id: PoolId | None = None, state: NodeState | None = None
+    unit: UnitOfWork,
+    after: UUID | None,
+    limit: int,
+    *,
+    pool_id: PoolId | None = None,
+    state: NodeState | None = None,
+    name: str | None = None,
 ) -> list[Node]:
     """Nodes by id; removed ones only when asked for by state."""
     rows = await unit.fetch(
         f"{_SELECT} WHERE ($1::uuid IS NULL OR n.id > $1) AND ($3::uuid IS NULL OR n.pool_id = $3)"
         " AND n.state = coalesce($4::text, n.state) AND ($4::text IS NOT NULL OR n.state <> 'removed')"
-        " ORDER BY n.id LIMIT $2",
+        " AND ($5::text IS NULL OR n.name = $5) ORDER BY n.id LIMIT $2",
         after,
         limit,
         pool_id,
         state,
+        name,
     )
     return [node_of(row) for row in rows]
 
@@ -79,7 +86,7 @@ async def list_all_nodes(unit: UnitOfWork, after: UUID | None, limit: int) -> li
     return [node_of(row) for row in rows]
 
 
-async def list_nodes_by_id(unit: UnitOfWork, node_ids: Sequence[UUID]) -> list[Node]:
+async def list_nodes_by_id(unit: UnitOfWork, node_ids: Collection[UUID]) -> list[Node]:
     """The nodes with these ids."""
     return [node_of(row) for row in await unit.fetch(f"{_SELECT} WHERE n.id = ANY($1::uuid[])", list(node_ids))]
 

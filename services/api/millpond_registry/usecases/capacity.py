@@ -1,7 +1,7 @@
 """Capacity: kept by marks and tallies as things change, counted afresh from time to time, and told when it differs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -71,17 +71,14 @@ async def count_marked(unit: UnitOfWork) -> int:
     marked = await capacity.take_marks(unit)
     if not marked:
         return 0
-    old = {
-        row["node_id"]: (row["pool_id"], Tally.from_json(row["tally"]))
-        for row in await capacity.tallies_of(unit, marked)
-    }
-    new = await _count(unit, marked)
+    await capacity.lock_counting(unit)
     change: dict[UUID, Tally] = defaultdict(Tally)
-    for pool_id, tally in old.values():
-        change[pool_id] = change[pool_id] - tally
-    for pool_id, tally in new.values():
+    for row in await capacity.tallies_of(unit, marked):
+        change[row["pool_id"]] = change[row["pool_id"]] - Tally.from_json(row["tally"])
+    counted = await _count(unit, marked)
+    for pool_id, tally in counted.values():
         change[pool_id] = change[pool_id] + tally
-    await _store_tallies(unit, marked, new)
+    await _store_tallies(unit, marked, counted)
     told = 0
     for row in await capacity.lock_figures(unit, list(change)):
         told += await _write(unit, row, Tally.from_json(row["tally"]) + change[row["pool_id"]])
@@ -91,23 +88,26 @@ async def count_marked(unit: UnitOfWork) -> int:
 async def recount_pool(unit: UnitOfWork, pool_id: UUID) -> bool:
     """Counts a pool afresh and compares with what events gave; a difference is repaired and raised as an alarm.
 
-    Call `count_marked` in the same transaction first: what is marked has not been counted yet, and is no drift.
+    A node that is marked has changed since it was counted, which is no drift: what the figures contain of it stands.
     """
+    await capacity.lock_counting(unit)
     locked = await capacity.lock_figures(unit, [pool_id])
     if not locked:
         return False
-    members = await capacity.nodes_of_pool(unit, pool_id)
-    counted = await _count(unit, members)
-    fresh = sum_tallies_of(tally for _, tally in counted.values())
+    contained = {row["node_id"]: Tally.from_json(row["tally"]) for row in await capacity.tallies_of_pool(unit, pool_id)}
+    counted = await _count(unit, await capacity.nodes_of_pool(unit, pool_id))
+    marked = await capacity.read_marks(unit)
+    settled = {node_id: found for node_id, found in counted.items() if node_id not in marked}
+    await _store_tallies(unit, (contained.keys() | settled.keys()) - marked, settled)
+    waiting = [tally for node_id, tally in contained.items() if node_id in marked]
+    fresh = sum_tallies_of([*waiting, *(tally for _, tally in settled.values())])
     found = Tally.from_json(locked[0]["tally"])
-    await _store_tallies(unit, members, counted)
-    drifted = fresh != found
-    if drifted:
+    if fresh != found:
         generation = await capacity.raise_figures(unit, pool_id)
         detail = describe_drift(found, fresh)
         unit.emit(CapacityDriftFound(pool_id=PoolId.of(pool_id), detail=detail, generation=generation))
     await _write(unit, locked[0], fresh, recounted=True)
-    return drifted
+    return fresh != found
 
 
 async def compare_allocations(unit: UnitOfWork, live: Sequence[dict[str, Any]]) -> int:
@@ -150,7 +150,7 @@ async def _write(unit: UnitOfWork, row: asyncpg.Record, tally: Tally, *, recount
     return changed
 
 
-async def _count(unit: UnitOfWork, node_ids: Sequence[UUID]) -> dict[UUID, tuple[UUID, Tally]]:
+async def _count(unit: UnitOfWork, node_ids: Collection[UUID]) -> dict[UUID, tuple[UUID, Tally]]:
     """node id -> (pool id, tally) of those nodes that exist and were not removed."""
     present = [node for node in await nodes.list_nodes_by_id(unit, node_ids) if node.state is not NodeState.REMOVED]
     devices = await devices_of_nodes(unit, [node.id for node in present])
@@ -178,7 +178,7 @@ def _held(rows: Sequence[asyncpg.Record]) -> Mapping[UUID, Held]:
 
 
 async def _store_tallies(
-    unit: UnitOfWork, node_ids: Sequence[UUID], counted: Mapping[UUID, tuple[UUID, Tally]]
+    unit: UnitOfWork, node_ids: Collection[UUID], counted: Mapping[UUID, tuple[UUID, Tally]]
 ) -> None:
     await capacity.put_tallies(
         unit, [(node_id, pool_id, tally.to_json()) for node_id, (pool_id, tally) in counted.items()]

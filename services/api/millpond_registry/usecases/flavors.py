@@ -40,7 +40,8 @@ async def resolve_flavors(
         known = await flavors.read_all_flavors(unit) if devices else ()
     names = {flavor.name for flavor in known}
     found: dict[str, str] = {}
-    for device in devices:
+    # In the order of vendors, so that two transactions that make the same flavors never wait for each other.
+    for device in sorted(devices, key=lambda device: device.vendor):
         flavor = resolve_flavor(device, known) or unknown_flavor(device.vendor, device.kind)
         if flavor.name not in names and await flavors.insert_flavor(unit, flavor):
             unit.emit(FlavorChanged(flavor=flavor))
