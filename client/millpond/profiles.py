@@ -32,12 +32,20 @@ def config_file(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def list_profiles(environment: Mapping[str, str] = os.environ) -> tuple[str | None, dict[str, Profile]]:
-    """The current profile's name, and all profiles by name."""
+    """The current profile's name, and all profiles by name.
+
+    Raises:
+        NoProfile: the file cannot be read.
+    """
+    file = config_file(environment)
     try:
-        document = json.loads(config_file(environment).read_text(encoding="utf-8"))
+        document = json.loads(file.read_text(encoding="utf-8"))
+        profiles = {name: _profile_of(fields) for name, fields in document["profiles"].items()}
+        return document.get("current"), profiles
     except FileNotFoundError:
         return None, {}
-    return document.get("current"), {name: Profile(**fields) for name, fields in document["profiles"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise NoProfile(f"{file} cannot be read ({type(error).__name__}: {error}); mend it or delete it") from error
 
 
 def find_profile(name: str | None = None, environment: Mapping[str, str] = os.environ) -> Profile:
@@ -84,6 +92,10 @@ def use_profile(name: str, environment: Mapping[str, str] = os.environ) -> None:
     if name not in profiles:
         raise NoProfile(f"there is no profile {name!r}; known: {', '.join(sorted(profiles)) or 'none'}")
     _write(name, profiles, environment)
+
+
+def _profile_of(fields: Mapping[str, str | None]) -> Profile:
+    return Profile(url=str(fields["url"]), api_key=str(fields["api_key"]), virtual_pool=fields.get("virtual_pool"))
 
 
 def _write(current: str, profiles: Mapping[str, Profile], environment: Mapping[str, str]) -> Path:

@@ -10,9 +10,7 @@ from millpond.cli.session import PATIENCE, STACK, Output, OutputOption, connect,
 from millpond.client.client import Client
 from millpond.profiles import Profile, config_file, list_profiles, save_profile, use_profile
 
-profile = typer.Typer(
-    name="profile", help="List and choose the Millponds that this command line knows.", no_args_is_help=True
-)
+profile = typer.Typer(name="profile", help="List and choose the Millponds known here.", no_args_is_help=True)
 
 
 def login(
@@ -21,7 +19,10 @@ def login(
     name: Annotated[str | None, typer.Option(help="What to call it. Default: the tenant's name, or operator.")] = None,
     virtual_pool: Annotated[str | None, typer.Option(help="Where jobs go unless told otherwise (name or id).")] = None,
 ) -> None:
-    """Remember a Millpond and a key for it; the key is asked for, or read from a pipe."""
+    """Remember a Millpond and a key for it.
+
+    The key is asked for, or read from a pipe; it is kept in a file that only you can read.
+    """
     key = typer.prompt("API key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     with Client(url, key.strip(), retries=PATIENCE, transport=session_of(context).transport) as client:
         me = client.me()
@@ -34,7 +35,7 @@ def login(
 
 
 def whoami(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    """Say where this command line talks to, and as whom."""
+    """Say where this talks to, and as whom."""
     client = connect(context)
     me = client.me()
     fields = [

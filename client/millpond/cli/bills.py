@@ -34,7 +34,11 @@ def bill(
     lines: Annotated[bool, typer.Option("--lines", help="Every line behind every figure, not jobs' sums.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what a tenant owes: the total, what it is made of, and the jobs or lines behind it."""
+    """Show what a tenant owes, and what is behind it.
+
+    The total, what it is made of, and the jobs or, with --lines, the lines behind it; nothing is rounded but the total.
+    An operator who names no tenant sees everybody's total.
+    """
     client = connect(context)
     if tenant is None and client.me().tenant_id is None:
         _show_all(client, output)

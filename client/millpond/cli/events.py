@@ -20,7 +20,10 @@ def events(
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what happens from now on.")] = True,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Watch what happens, as it happens; a broken connection is taken up where it broke."""
+    """Watch what happens, as it happens.
+
+    A broken connection is taken up where it broke.
+    """
     _check_service(service)
     client = connect(context)
     for envelope in client.events.watch(service, after=after, follow=follow):

@@ -4,15 +4,13 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.live import Live
 from rich.markup import escape
-from rich.spinner import Spinner
-from rich.text import Text
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from millpond.cli.amounts import parse_seconds, show_age, show_seconds
+from millpond.cli.amounts import parse_seconds, show_seconds
 from millpond.cli.failures import REFUSED
 from millpond.cli.jobs import JobArgument
-from millpond.cli.rendering import show_one, state, words
+from millpond.cli.rendering import show_one, words
 from millpond.cli.session import JOBS, Output, OutputOption, connect, err
 from millpond.client.client import Client
 from millpond.client.errors import InvalidRequest
@@ -64,11 +62,14 @@ def wait(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Wait until a job has ended; exit with 1 unless it succeeded."""
+    """Wait until a job has ended.
+
+    Exits with 1 unless it succeeded.
+    """
     client = connect(context)
     seconds = None if timeout is None else parse_seconds(timeout, "--timeout")
     job_id = client.jobs.id_of(job)
-    wait_for(client, job_id, timeout_seconds=seconds, is_quiet=output is not Output.TABLE, output=output)
+    wait_for(client, job_id, timeout_seconds=seconds, output=output)
 
 
 def wait_for(
@@ -76,34 +77,40 @@ def wait_for(
     job_id: JobId,
     *,
     timeout_seconds: float | None = None,
-    is_quiet: bool = False,
     output: Output = Output.TABLE,
 ) -> None:
     """Waits with progress on stderr, says how it ended, and exits with 1 unless the job succeeded."""
     console = err()
-    if is_quiet:
-        detail = client.jobs.wait(job_id, timeout_seconds=timeout_seconds)
-        if output is not Output.TABLE:
-            show_one(output, detail, job_id, ())
-    elif console.is_terminal:
-        spinner = Spinner("dots")
-        with Live(spinner, console=console, transient=True):
+    if console.is_terminal:
+        with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as bar:
+            row = bar.add_task("", total=None)
             detail = client.jobs.wait(
-                job_id, timeout_seconds=timeout_seconds, on_change=lambda seen: spinner.update(text=_progress(seen))
+                job_id,
+                timeout_seconds=timeout_seconds,
+                on_look=lambda seen: bar.update(row, description=_progress(client, seen)),
             )
     else:
-        detail = client.jobs.wait(
-            job_id, timeout_seconds=timeout_seconds, on_change=lambda seen: console.print(_progress(seen))
-        )
-    if not is_quiet:
+        said = {""}
+
+        def say(seen: JobDetail) -> None:
+            text = _progress(client, seen)
+            if text not in said:
+                said.add(text)
+                console.print(text)
+
+        detail = client.jobs.wait(job_id, timeout_seconds=timeout_seconds, on_look=say)
+    if output is Output.TABLE:
         console.print(_ending(detail))
+    else:
+        show_one(output, detail, job_id, ())
     if detail.state is not JobState.SUCCEEDED:
         raise typer.Exit(REFUSED)
 
 
-def _progress(job: JobDetail) -> Text:
+def _progress(client: Client, job: JobDetail) -> str:
     counts = ", ".join(f"{count} {name}" for group in job.groups for name, count in group.by_state.items() if count)
-    return Text.assemble(f"{job.name} ", state(job.state), f"  {counts}  since {show_age(job.created_at)}")
+    why = f" ({client.jobs.explain(job).message})" if job.state is JobState.PENDING else ""
+    return escape(f"{job.name}: {counts}{why}")
 
 
 def _ending(job: JobDetail) -> str:

@@ -32,7 +32,10 @@ def status(
     service: Annotated[str | None, typer.Argument(help="Only this one. Default: all.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Tell for each service: well, degraded or down, why, and what to do. Exits with 1 unless all are well."""
+    """Tell how each service is, why, and what to do.
+
+    Exits with 1 unless all are well.
+    """
     client = connect(context, IMPATIENCE)
     found = find_health(client, (service,) if service else SERVICES)
     if output is Output.JSON:

@@ -14,9 +14,10 @@ from millpond.cli.amounts import show_age, show_amount, show_mib, show_milli, sh
 from millpond.cli.rendering import (
     Column,
     field_grid,
+    fitting_table,
     heading,
-    list_table,
     make_table,
+    past,
     show_done,
     show_json,
     show_list,
@@ -40,6 +41,7 @@ from millpond_contracts.bodies.jobs import (
 from millpond_contracts.ids import JobId
 
 _RECENT = 20
+_WATCH_SECONDS = 1.0
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its name (the newest of that name) or its id.")]
 
@@ -53,7 +55,7 @@ def ps(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep the table on the screen and up to date.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List jobs: what they do, since when, and what they wait for."""
+    """List jobs: what they do, and what they wait for."""
     client = connect(context)
     tenant_id = None if tenant is None else client.tenants.id_of(tenant)
     pool_id = (
@@ -78,11 +80,12 @@ def ps(
 
 
 def _watch(client: Client, find: Callable[[], list[JobView]]) -> None:
-    with Live(console=out(), refresh_per_second=4, transient=False) as live:
+    console = out()
+    with Live(console=console, auto_refresh=False) as live:
         while True:
             jobs = find()
-            live.update(list_table(jobs, job_columns(reasons_of(client, jobs))))
-            time.sleep(1.0)
+            live.update(fitting_table(console, jobs, job_columns(reasons_of(client, jobs))), refresh=True)
+            time.sleep(_WATCH_SECONDS)
 
 
 def _recent(jobs: list[JobView]) -> list[JobView]:
@@ -103,15 +106,19 @@ def job_columns(reasons: dict[JobId, str]) -> list[Column[JobView]]:
     return [
         Column("name", lambda job: job.name),
         Column("state", lambda job: state(job.state)),
-        Column("for", lambda job: show_age(job.state_since), is_right=True),
-        Column("tasks", _tasks_done),
-        Column("why", lambda job: reasons.get(job.job_id) or job.message or words(job.reason)),
+        Column("since", lambda job: show_age(job.state_since), is_right=True),
+        Column("tasks", _tasks_by_state),
+        Column("why", lambda job: reasons.get(job.job_id) or _end(job)),
         Column("age", lambda job: show_age(job.created_at), is_right=True),
-        Column("id", lambda job: str(job.job_id)),
+        Column("id", lambda job: str(job.job_id), is_extra=True),
     ]
 
 
-def _tasks_done(job: JobView) -> str:
+def _end(job: JobView) -> str:
+    return "-" if job.state is JobState.SUCCEEDED else words(job.reason) if job.reason else job.message or "-"
+
+
+def _tasks_by_state(job: JobView) -> str:
     by_state: dict[str, int] = {}
     for group in job.groups:
         for name, count in group.by_state.items():
@@ -120,13 +127,14 @@ def _tasks_done(job: JobView) -> str:
 
 
 def show_job(context: typer.Context, job: JobArgument, output: OutputOption = Output.TABLE) -> None:
-    """Show one job: what it asked for, its tasks, where they ran and how they ended."""
+    """Show one job: what it asked for, its tasks and their ends."""
     client = connect(context)
     detail = client.jobs.get(job)
     show_one(output, detail, detail.job_id, job_fields(detail))
     if output is Output.TABLE:
         heading(out(), "tasks")
-        out().print(list_table(detail.tasks, _TASK_COLUMNS))
+        console = out()
+        console.print(fitting_table(console, detail.tasks, _TASK_COLUMNS))
 
 
 def job_fields(job: JobDetail) -> list[tuple[str, RenderableType]]:
@@ -134,7 +142,7 @@ def job_fields(job: JobDetail) -> list[tuple[str, RenderableType]]:
     fields: list[tuple[str, RenderableType]] = [
         ("name", job.name),
         ("id", str(job.job_id)),
-        ("state", Text.assemble(state(job.state), f" for {show_age(job.state_since)}")),
+        ("state", past(job.state, show_age(job.state_since))),
     ]
     if job.reason or job.message:
         fields.append(("why", job.message or words(job.reason)))
@@ -190,18 +198,18 @@ _TASK_COLUMNS: list[Column[TaskView]] = [
     Column("task", lambda task: f"{task.group}/{task.index}"),
     Column("attempt", lambda task: str(task.attempt), is_right=True),
     Column("state", lambda task: state(task.state)),
-    Column("for", lambda task: show_age(task.state_since), is_right=True),
+    Column("since", lambda task: show_age(task.state_since), is_right=True),
     Column("ran", _held_seconds, is_right=True),
     Column("exit", lambda task: "-" if task.exit_code is None else str(task.exit_code), is_right=True),
     Column("why", lambda task: task.message or words(task.reason)),
     Column("devices", _devices),
     Column("node", lambda task: "-" if task.allocation is None else str(task.allocation.node_id)),
-    Column("id", lambda task: str(task.task_id)),
+    Column("id", lambda task: str(task.task_id), is_extra=True),
 ]
 
 
 def explain(context: typer.Context, job: JobArgument, output: OutputOption = Output.TABLE) -> None:
-    """Say why a job waits: the reason, what each node lacks, and what would help."""
+    """Say why a job waits, and what would help."""
     explanation = connect(context).jobs.explain(job)
     if output is Output.JSON:
         show_json(explanation.model_dump(mode="json"))
@@ -215,7 +223,7 @@ def explanation_text(explanation: Explanation) -> RenderableType:
     """An explanation for a person."""
     fields: list[tuple[str, RenderableType]] = [
         ("state", state(explanation.state)),
-        ("reason", f"{words(explanation.dominant)}: {explanation.message}"),
+        ("why", f"{words(explanation.dominant)}: {explanation.message}"),
     ]
     if explanation.position is not None:
         place = "next in its queue" if explanation.position == 1 else f"number {explanation.position} in its queue"
@@ -252,7 +260,7 @@ def _admission_table(admission: list[AdmissionView]) -> RenderableType:
 
 
 def cancel(context: typer.Context, job: JobArgument, output: OutputOption = Output.TABLE) -> None:
-    """End a job: what waits ends at once, what runs is stopped with its grace."""
+    """End a job; what runs is stopped with its grace."""
     view = connect(context).jobs.cancel(job)
     show_done(output, view, view.job_id, f"{escape(view.name)} is being ended ({view.state})")
 
@@ -263,7 +271,7 @@ def queue(
     tenant: Annotated[str | None, typer.Option(help="Whose virtual pool (name or id).")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the jobs that wait in a virtual pool, in order, each with its reason."""
+    """List the jobs that wait in a virtual pool, in order."""
     client = connect(context)
     pool = client.find_virtual_pool(virtual_pool, tenant=tenant)
     entries = client.queues.list(pool.virtual_pool_id)
@@ -277,7 +285,7 @@ _QUEUE_COLUMNS: list[Column[QueueEntry]] = [
     Column("waits", lambda entry: show_age(entry.created_at), is_right=True),
     Column("tasks", lambda entry: str(entry.pending_tasks), is_right=True),
     Column("why", lambda entry: entry.message or words(entry.dominant)),
-    Column("id", lambda entry: str(entry.job_id)),
+    Column("id", lambda entry: str(entry.job_id), is_extra=True),
 ]
 
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from millpond.cli.amounts import parse_pairs, parse_seconds, show_time
-from millpond.cli.failures import REFUSED
 from millpond.cli.rendering import Column, show_list, show_one
-from millpond.cli.session import MACHINES, Output, OutputOption, connect, err, out
+from millpond.cli.session import MACHINES, Output, OutputOption, connect, out
+from millpond.client.errors import MillpondError
 from millpond_contracts.bodies.nodes import JoinTokenSpec, JoinTokenView
 from millpond_contracts.ids import JoinTokenId
 
@@ -77,23 +77,24 @@ def revoke_join_token(context: typer.Context, token_id: Annotated[str, typer.Arg
 def join(
     url: Annotated[str, typer.Argument(metavar="URL", help="Where Millpond is, such as http://10.0.0.5:7070.")],
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="From `millpond join-token create`.")],
+    name: Annotated[str | None, typer.Option(help="What to call this machine. Default: its host name.")] = None,
+    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Pools can select by it.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where the agent keeps its identity.")] = None,
     work_dir: Annotated[Path | None, typer.Option(help="Where tasks have their work folders.")] = None,
 ) -> None:
-    """Make this machine a node and run its agent until Ctrl-C."""
-    agent = shutil.which(
-        "millpond-node-agent", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    )
+    """Make this machine a node: runs its agent until Ctrl-C.
+
+    Joining again is the same node. Tasks run on while the agent is away, and are taken up when it is back.
+    """
+    places = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    agent = shutil.which("millpond-node-agent", path=places)
     if agent is None:
-        err().print(
-            "[bold red]error:[/bold red] millpond-node-agent is not installed here; `pip install millpond` brings it"
-        )
-        raise typer.Exit(REFUSED)
+        raise MillpondError("millpond-node-agent is not installed here; `pip install millpond` brings it")
     arguments = [agent, "run", "--url", url]
-    if state_dir is not None:
-        arguments += ["--state-dir", str(state_dir)]
-    if work_dir is not None:
-        arguments += ["--work-dir", str(work_dir)]
+    for option, value in (("--name", name), ("--state-dir", state_dir), ("--work-dir", work_dir)):
+        arguments += [] if value is None else [option, str(value)]
+    for text in label or ():
+        arguments += ["--label", text]
     # The token goes through the environment: every user of the machine can read arguments.
     os.execve(agent, arguments, os.environ | {"MILLPOND_JOIN_TOKEN": token})
 

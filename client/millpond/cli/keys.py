@@ -32,7 +32,7 @@ _COLUMNS: list[Column[ApiKeyView]] = [
     Column("until", lambda each: "for good" if each.expires_at is None else show_time(each.expires_at)),
     Column("last used", lambda each: "never" if each.last_used_at is None else f"{show_age(each.last_used_at)} ago"),
     Column("tenant", lambda each: str(each.tenant_id or "-")),
-    Column("id", lambda each: str(each.api_key_id)),
+    Column("id", lambda each: str(each.api_key_id), is_extra=True),
 ]
 
 

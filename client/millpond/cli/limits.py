@@ -24,7 +24,7 @@ from millpond_contracts.ids import TenantId
 
 limit = typer.Typer(
     name="limit",
-    help="Give tenants shares of pools (virtual pools, where their jobs queue) and set their limits.",
+    help="Give tenants shares of pools, and set their limits.\n\nA share is a virtual pool; its jobs queue there.",
     no_args_is_help=True,
 )
 
@@ -67,7 +67,10 @@ def create_limit(
     policy: PolicyOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Give a tenant a share of a pool: `limit create main --tenant acme --pool default --cpu 2 --memory 4GiB`."""
+    """Give a tenant a share of a pool.
+
+    For example: millpond limit create main --tenant acme --pool default --cpu 2 --memory 4GiB --device h100-sxm=2
+    """
     client = connect(context)
     none = Limits(cpu=Limit(), memory=Limit())
     spec = VirtualPoolSpec(
@@ -96,7 +99,10 @@ def set_limit(
     policy: PolicyOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Change limits; what is not named stays. Lowering admits nothing new and stops nothing."""
+    """Change limits; what is not named stays.
+
+    Lowering admits nothing new and stops nothing.
+    """
     client = connect(context)
     found = find_virtual_pool(client, name, tenant)
     limits = change_limits(found.limits, cpu, memory, device or [], borrow or [], lend or [], hard or [])
@@ -174,7 +180,7 @@ def list_limits(context: typer.Context, tenant: OwnerOption = None, output: Outp
         Column("pool", lambda each: pools.get(each.pool_id, str(each.pool_id))),
         Column("may use", lambda each: show_limits(each.limits)),
         Column("first goes", lambda each: "the oldest" if each.policy is QueuePolicy.FIFO else "the highest priority"),
-        Column("id", lambda each: str(each.virtual_pool_id)),
+        Column("id", lambda each: str(each.virtual_pool_id), is_extra=True),
     ]
     empty = "no virtual pools; `millpond limit create NAME --tenant TENANT --pool POOL --cpu 2 --memory 4GiB` makes one"
     show_list(output, found, columns, lambda each: each.virtual_pool_id, empty=empty)

@@ -7,7 +7,17 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from millpond.cli.amounts import parse_seconds, show_age, show_mib, show_milli, show_time
-from millpond.cli.rendering import Column, heading, list_table, show_done, show_list, show_one, state, words
+from millpond.cli.rendering import (
+    Column,
+    fitting_table,
+    heading,
+    list_table,
+    show_done,
+    show_list,
+    show_one,
+    state,
+    words,
+)
 from millpond.cli.session import MACHINES, Output, OutputOption, connect, out
 from millpond.client.client import Client
 from millpond_contracts.bodies.devices import ConditionView, DeviceListing
@@ -15,7 +25,7 @@ from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView
 from millpond_contracts.ids import PoolId
 from millpond_contracts.resources import DeviceHealth
 
-node = typer.Typer(name="node", help="Look at one machine, or take it out of and back into work.", no_args_is_help=True)
+node = typer.Typer(name="node", help="Look at a machine; take it out of work and back.", no_args_is_help=True)
 
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Its name or its id.")]
 PoolOption = Annotated[str | None, typer.Option(help="Only this pool's (name or id).")]
@@ -32,7 +42,7 @@ def nodes(
     state_: Annotated[NodeState | None, typer.Option("--state", help="Only nodes in this state.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List machines: their state, what they have, and when they were last heard of."""
+    """List machines: their state and what they have."""
     client = connect(context)
     pool_id = None if pool is None else client.pools.id_of(pool)
     found = list(client.nodes.list(pool_id=pool_id, state=state_))
@@ -52,7 +62,7 @@ def node_columns(names: dict[PoolId, str]) -> list[Column[NodeView]]:
         Column("memory", lambda each: show_mib(each.memory_mib), is_right=True),
         Column("devices", lambda each: devices_in_short(each.devices)),
         Column("heard of", _heard_of, is_right=True),
-        Column("id", lambda each: str(each.node_id)),
+        Column("id", lambda each: str(each.node_id), is_extra=True),
     ]
 
 
@@ -106,7 +116,8 @@ def show_node(context: typer.Context, name: NodeArgument, output: OutputOption =
         return
     if found.devices:
         heading(out(), "devices")
-        out().print(list_table(found.devices, _DEVICE_COLUMNS))
+        console = out()
+        console.print(fitting_table(console, found.devices, _DEVICE_COLUMNS))
     conditions = list(client.nodes.conditions(found.node_id))
     if conditions:
         heading(out(), "what its agent found wrong")
@@ -121,7 +132,7 @@ _DEVICE_COLUMNS: list[Column[DeviceView]] = [
     Column("health", lambda each: state(each.health)),
     Column("why", lambda each: each.health_reason or "-"),
     Column("identity", lambda each: each.identity),
-    Column("id", lambda each: str(each.device_id)),
+    Column("id", lambda each: str(each.device_id), is_extra=True),
 ]
 _CONDITION_COLUMNS: list[Column[ConditionView]] = [
     Column("since", lambda each: show_time(each.opened_at)),
@@ -138,7 +149,7 @@ _LISTING_COLUMNS: list[Column[DeviceListing]] = [
     Column("memory", lambda each: "?" if each.memory_mib is None else show_mib(each.memory_mib), is_right=True),
     Column("health", lambda each: state(each.health) if each.reported else state("lost")),
     Column("why", lambda each: each.health_reason or ("-" if each.reported else "its node no longer reports it")),
-    Column("id", lambda each: str(each.device_id)),
+    Column("id", lambda each: str(each.device_id), is_extra=True),
 ]
 
 

@@ -37,7 +37,7 @@ POOL_COLUMNS: list[Column[PoolView]] = [
     Column("class", lambda each: each.performance_class),
     Column("place", lambda each: "/".join(part for part in (each.region, each.zone) if part) or "-"),
     Column("isolation", lambda each: each.isolation.value),
-    Column("id", lambda each: str(each.pool_id)),
+    Column("id", lambda each: str(each.pool_id), is_extra=True),
 ]
 
 
@@ -174,7 +174,7 @@ def flavors(
     vendor: Annotated[str | None, typer.Option(help="Only this vendor's part of the catalogue.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List flavors: classes of devices that limits and prices name."""
+    """List flavors: the classes of devices in limits and prices."""
     client = connect(context)
     if catalogue or vendor is not None:
         entries = client.flavors.catalogue(vendor=vendor)

@@ -31,7 +31,7 @@ _COLUMNS: list[Column[PriceVersionView]] = [
     Column("at least", lambda each: show_seconds(each.minimum_seconds), is_right=True),
     Column("prices per hour", lambda each: _lines(each)),
     Column("note", lambda each: each.note or "-"),
-    Column("id", lambda each: str(each.price_version_id)),
+    Column("id", lambda each: str(each.price_version_id), is_extra=True),
 ]
 
 

@@ -33,16 +33,18 @@ _STYLES = {
     "red": {"failed", "down", "lost", "unreachable", "unhealthy", "suspended", "preempted", "revoked", "expired"},
     "dim": {"cancelled", "released", "removed", "deleted"},
 }
+_OVER = {"succeeded", "failed", "cancelled", "removed", "released"}
 _STYLE_BY_WORD = {word: style for style, words in _STYLES.items() for word in words}
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Item]):
-    """One column of a table: its title, and the cell made from an item."""
+    """One column of a table: a title, and the cell made from an item. Extra ones are left out where they do not fit."""
 
     title: str
     cell: Callable[[Item], str | Text]
     is_right: bool = False
+    is_extra: bool = False
 
 
 def state(word: str) -> Text:
@@ -66,7 +68,7 @@ def make_table(
     """A plain table; `columns` are titles and whether they are set to the right."""
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, show_edge=False)
     for name, is_right in columns:
-        table.add_column(name, justify="right" if is_right else "left", overflow="fold", no_wrap=name != "why")
+        table.add_column(name, justify="right" if is_right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(plain(cell) for cell in row))
     return table
@@ -76,6 +78,17 @@ def list_table(items: Iterable[Item], columns: Sequence[Column[Item]], title: st
     """A table of items."""
     heads = [(column.title, column.is_right) for column in columns]
     return make_table(heads, ([column.cell(item) for column in columns] for item in items), title)
+
+
+def fitting_table(console: Console, items: Sequence[Item], columns: Sequence[Column[Item]]) -> Table:
+    """A table of items without those extra columns, from the right, that would make it too wide for the screen."""
+    shown = list(columns)
+    extras = [column for column in columns if column.is_extra]
+    table = list_table(items, shown)
+    while extras and console.measure(table).maximum > console.width:
+        shown.remove(extras.pop())
+        table = list_table(items, shown)
+    return table
 
 
 def show_list(
@@ -94,7 +107,8 @@ def show_list(
         for item in found:
             typer.echo(str(id_of(item)))
     elif found:
-        out().print(list_table(found, columns))
+        console = out()
+        console.print(fitting_table(console, found, columns))
     else:
         out().print(empty, style="dim")
 
@@ -115,6 +129,12 @@ def show_done(output: Output, item: Item, id_: object, sentence: str) -> None:
         out().print(sentence)
     else:
         show_one(output, item, id_, ())
+
+
+def past(word: str, since: str) -> Text:
+    """A state with its age: `running for 3m`, `failed 9s ago`."""
+    is_over = word in _OVER
+    return Text.assemble(state(word), f" {since} ago" if is_over else f" for {since}")
 
 
 def field_grid(fields: Sequence[tuple[str, RenderableType]]) -> Table:

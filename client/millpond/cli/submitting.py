@@ -19,97 +19,128 @@ from millpond_contracts.bodies.jobs import (
     JobView,
     Requirements,
     Resources,
+    RetrySpec,
     RunSpec,
     Toleration,
 )
-from millpond_contracts.ids import TenantId
 from millpond_contracts.resources import DeviceKind
 
 _DOCUMENT = TypeAdapter(dict[str, object])
 
 
+FileOption = Annotated[
+    Path | None, typer.Option("--file", "-f", help="A whole job as JSON instead of options; `-` = standard input.")
+]
+NameOption = Annotated[str | None, typer.Option(help="Lower case; need not be unique. Default: the program's.")]
+CpuOption = Annotated[str, typer.Option(metavar="CORES", help="Cores per task: 2, 0.5 or 500m.")]
+MemoryOption = Annotated[str, typer.Option(metavar="AMOUNT", help="Memory per task: 512MiB or 4GiB.")]
+GpusOption = Annotated[int | None, typer.Option(min=1, max=64, help="Whole devices per task.")]
+GpuMilliOption = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="A share of one device, in thousandths: 250 = a quarter.")
+]
+GpuMemoryOption = Annotated[
+    str | None, typer.Option(metavar="AMOUNT", help="Device memory: the size of the share, or the least wanted.")
+]
+FlavorOption = Annotated[list[str] | None, typer.Option(help="Acceptable flavor of device; may be repeated.")]
+DeviceOption = Annotated[DeviceKind, typer.Option(help="What kind of device `--gpus` means.")]
+RequireOption = Annotated[
+    list[str] | None, typer.Option(metavar="NAME>=N", help="Hard demand, such as 'bf16_tflops>=300'.")
+]
+TolerateOption = Annotated[list[str] | None, typer.Option(metavar="KEY[=VALUE]", help="Accept nodes marked so.")]
+CountOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many tasks of this kind.")]
+TenantOption = Annotated[str | None, typer.Option(help="Whose virtual pool (operators; name or id).")]
+VirtualPoolOption = Annotated[
+    str | None, typer.Option(help="Where the job queues (name or id). Default: the profile's, or the only one.")
+]
+ProjectOption = Annotated[str | None, typer.Option(help="Which project it counts for (name or id).")]
+PriorityOption = Annotated[int, typer.Option(min=0, max=1000, help="Higher goes first.")]
+TimeLimitOption = Annotated[str | None, typer.Option(metavar="TIME", help="End each task after 90s, 15m or 2h.")]
+RetriesOption = Annotated[int, typer.Option(min=0, max=100, help="Try again when a node is lost or work preempted.")]
+EnvOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable of its environment.")]
+LabelOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="For finding it again.")]
+ImageOption = Annotated[str | None, typer.Option(help="A container image, where nodes can run one.")]
+WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit with 1 unless it succeeded.")]
+FollowOption = Annotated[bool, typer.Option("--follow", help="Show what it prints, and wait.")]
+CommandArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="-- COMMAND", help="What to run, after `--`; no shell interprets it.")
+]
+
+
 def submit(
     context: typer.Context,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="What to run, after `--`; no shell interprets it."),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A whole job as JSON instead of options; `-` = standard input.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Lower case; need not be unique. Default: the program's.")] = None,
-    cpu: Annotated[str, typer.Option(metavar="CORES", help="Cores per task: 2, 0.5 or 500m.")] = "1",
-    memory: Annotated[str, typer.Option(metavar="AMOUNT", help="Memory per task: 512MiB or 4GiB.")] = "512MiB",
-    gpus: Annotated[int | None, typer.Option(min=1, max=64, help="Whole devices per task.")] = None,
-    gpu_milli: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="A share of one device, in thousandths: 250 = a quarter.")
-    ] = None,
-    gpu_memory: Annotated[
-        str | None, typer.Option(metavar="AMOUNT", help="Device memory: the size of the share, or the least wanted.")
-    ] = None,
-    flavor: Annotated[list[str] | None, typer.Option(help="Acceptable flavor of device; may be repeated.")] = None,
-    device: Annotated[DeviceKind, typer.Option(help="What kind of device `--gpus` means.")] = DeviceKind.GPU,
-    require: Annotated[
-        list[str] | None, typer.Option(metavar="NAME>=N", help="Hard demand, such as 'bf16_tflops>=300'.")
-    ] = None,
-    tolerate: Annotated[list[str] | None, typer.Option(metavar="KEY[=VALUE]", help="Accept nodes marked so.")] = None,
-    count: Annotated[int, typer.Option(min=1, max=10_000, help="How many tasks of this kind.")] = 1,
-    tenant: Annotated[str | None, typer.Option(help="Whose virtual pool (operators; name or id).")] = None,
-    virtual_pool: Annotated[
-        str | None, typer.Option(help="Where the job queues (name or id). Default: the profile's, or the only one.")
-    ] = None,
-    project: Annotated[str | None, typer.Option(help="Which project it counts for (name or id).")] = None,
-    priority: Annotated[int, typer.Option(min=0, max=1000, help="Higher goes first.")] = 50,
-    time_limit: Annotated[str | None, typer.Option(metavar="TIME", help="End each task after 90s, 15m or 2h.")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable of its environment.")] = None,
-    label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="For finding it again.")] = None,
-    image: Annotated[str | None, typer.Option(help="A container image, where nodes can run one.")] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it has ended; exit with 1 unless it succeeded.")
-    ] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Show what it prints, and wait.")] = False,
+    command: CommandArgument = None,
+    file: FileOption = None,
+    name: NameOption = None,
+    cpu: CpuOption = "1",
+    memory: MemoryOption = "512MiB",
+    gpus: GpusOption = None,
+    gpu_milli: GpuMilliOption = None,
+    gpu_memory: GpuMemoryOption = None,
+    flavor: FlavorOption = None,
+    device: DeviceOption = DeviceKind.GPU,
+    require: RequireOption = None,
+    tolerate: TolerateOption = None,
+    count: CountOption = 1,
+    tenant: TenantOption = None,
+    virtual_pool: VirtualPoolOption = None,
+    project: ProjectOption = None,
+    priority: PriorityOption = 50,
+    time_limit: TimeLimitOption = None,
+    retries: RetriesOption = 0,
+    env: EnvOption = None,
+    label: LabelOption = None,
+    image: ImageOption = None,
+    wait: WaitOption = False,
+    follow: FollowOption = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Submit a job: `millpond submit --cpu 2 --memory 4GiB --gpus 1 -- python3 train.py`."""
+    """Submit a job: `millpond submit -- python3 train.py`.
+
+    For example, two cores, 4 GiB and one GPU, followed until it ends:
+
+    millpond submit --cpu 2 --memory 4GiB --gpus 1 --follow -- python3 train.py
+    """
     client = connect(context)
-    tenant_id = None if tenant is None else client.tenants.id_of(tenant)
     if file is not None:
         if command:
             raise typer.BadParameter("give a command or a file, not both", param_hint="--file")
         spec = read_job_file(client, file, virtual_pool, tenant)
-    elif not command:
-        raise typer.BadParameter("say what to run after `--`, such as: millpond submit -- python3 train.py")
     else:
+        resources = Resources(
+            cpu_milli=parse_milli(cpu, "--cpu"),
+            memory_mib=parse_mib(memory, "--memory"),
+            devices=device_request(device, gpus, gpu_milli, gpu_memory, tuple(flavor or ())),
+        )
         group = GroupSpec(
             count=count,
-            resources=Resources(
-                cpu_milli=parse_milli(cpu, "--cpu"),
-                memory_mib=parse_mib(memory, "--memory"),
-                devices=device_request(device, gpus, gpu_milli, gpu_memory, tuple(flavor or ())),
-            ),
+            resources=resources,
             requires=Requirements(attributes=parse_requirements(require or [])),
             tolerations=tuple(_toleration(text) for text in tolerate or ()),
-            run=RunSpec(command=tuple(command), image=image, env=parse_pairs(env or [], "--env")),
+            run=RunSpec(command=_command(command), image=image, env=parse_pairs(env or [], "--env")),
         )
+        pool = client.find_virtual_pool(virtual_pool, tenant=tenant)
         spec = JobSpec(
-            name=name or name_of(command[0]),
-            virtual_pool=client.find_virtual_pool(virtual_pool, tenant=tenant).virtual_pool_id,
+            name=name or name_of(group.run.command[0]),
+            virtual_pool=pool.virtual_pool_id,
             priority=priority,
             groups=(group,),
             time_limit_seconds=None if time_limit is None else parse_seconds(time_limit, "--time-limit"),
+            retry=RetrySpec(max=retries),
             labels=parse_pairs(label or [], "--label"),
-            project_id=_project(client, project, tenant_id),
+            project_id=None if project is None else client.projects.get(project, tenant_id=pool.tenant_id).project_id,
         )
     job = client.jobs.submit(spec)
     _tell(output, job, spec, is_followed=wait or follow)
     if follow:
         follow_log(client, job.job_id)
     if wait or follow:
-        wait_for(client, job.job_id, is_quiet=output is not Output.TABLE)
+        wait_for(client, job.job_id, output=output)
 
 
-def _project(client: Client, project: str | None, tenant_id: TenantId | None) -> object:
-    return None if project is None else client.projects.get(project, tenant_id=tenant_id).project_id
+def _command(command: list[str] | None) -> tuple[str, ...]:
+    if not command:
+        raise typer.BadParameter("say what to run after `--`, such as: millpond submit -- python3 train.py")
+    return tuple(command)
 
 
 def read_job_file(client: Client, file: Path, virtual_pool: str | None, tenant: str | None) -> JobSpec:

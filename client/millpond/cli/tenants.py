@@ -24,13 +24,13 @@ _TENANT_COLUMNS: list[Column[TenantView]] = [
     Column("zone", lambda each: each.timezone),
     Column("currency", lambda each: each.currency),
     Column("since", lambda each: show_time(each.created_at)),
-    Column("id", lambda each: str(each.tenant_id)),
+    Column("id", lambda each: str(each.tenant_id), is_extra=True),
 ]
 _PROJECT_COLUMNS: list[Column[ProjectView]] = [
     Column("name", lambda each: each.name),
     Column("tenant", lambda each: str(each.tenant_id)),
     Column("since", lambda each: show_time(each.created_at)),
-    Column("id", lambda each: str(each.project_id)),
+    Column("id", lambda each: str(each.project_id), is_extra=True),
 ]
 
 

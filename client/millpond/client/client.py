@@ -11,6 +11,7 @@ import httpx
 from millpond.client.api_keys import ApiKeys
 from millpond.client.bills import Charges, Exports, PriceBooks, Reconciliations, Statements
 from millpond.client.calls import get
+from millpond.client.errors import InvalidRequest
 from millpond.client.events import Audit, Events, Health
 from millpond.client.flavors import Flavors
 from millpond.client.jobs import JobRef, Jobs
@@ -54,6 +55,7 @@ class Client:
 
     Raises:
         NoProfile: nothing says where Millpond is.
+        InvalidRequest: the address is none.
     """
 
     def __init__(
@@ -73,12 +75,7 @@ class Client:
             if url is not None and api_key is not None
             else _overridden(find_profile(profile, environment), url, api_key)
         )
-        http = httpx.Client(
-            base_url=self.profile.url,
-            headers={"Authorization": f"Bearer {self.profile.api_key}", "User-Agent": USER_AGENT},
-            timeout=timeout_seconds,
-            transport=transport,
-        )
+        http = _connections(self.profile, timeout_seconds, transport)
         sender = self._sender = Sender(http, retries, sleep)
         self.tenants = Tenants(sender)
         self.projects = Projects(sender)
@@ -199,3 +196,21 @@ class Client:
 
 def _overridden(profile: Profile, url: str | None, api_key: str | None) -> Profile:
     return Profile(url=url or profile.url, api_key=api_key or profile.api_key, virtual_pool=profile.virtual_pool)
+
+
+def _connections(profile: Profile, timeout_seconds: float, transport: httpx.BaseTransport | None) -> httpx.Client:
+    # A proxy of the environment never stands between this machine and itself.
+    direct = None if transport is not None else dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
+    try:
+        return httpx.Client(
+            base_url=profile.url,
+            headers={"Authorization": f"Bearer {profile.api_key}", "User-Agent": USER_AGENT},
+            timeout=timeout_seconds,
+            transport=transport,
+            mounts=direct,
+        )
+    except (httpx.InvalidURL, UnicodeEncodeError) as error:
+        raise InvalidRequest(
+            f"the address or key cannot be used ({error}); expected an address such as http://127.0.0.1:7070",
+            code="client.address.invalid",
+        ) from error

@@ -55,7 +55,7 @@ class Jobs(Noun):
         *,
         timeout_seconds: float | None = None,
         poll_seconds: float = 0.5,
-        on_change: Callable[[JobDetail], None] = lambda _: None,
+        on_look: Callable[[JobDetail], None] = lambda _: None,
     ) -> JobDetail:
         """The job once it has ended.
 
@@ -63,19 +63,16 @@ class Jobs(Noun):
             job: Which one.
             timeout_seconds: How long to wait at most; None = without end.
             poll_seconds: Time between two looks.
-            on_change: Called with the job at first and whenever it has changed.
+            on_look: Called with the job at each look.
 
         Raises:
             WaitTimeout: it has not ended in time; it goes on.
         """
         job_id = self.id_of(job)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        seen = -1
         while True:
             detail = self.get(job_id)
-            if detail.generation != seen:
-                seen = detail.generation
-                on_change(detail)
+            on_look(detail)
             if detail.state in FINAL:
                 return detail
             if deadline is not None and time.monotonic() + poll_seconds > deadline:

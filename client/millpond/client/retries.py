@@ -27,11 +27,10 @@ class RetryPolicy:
         return whole * random.uniform(0.5, 1.0)
 
 
-def delay_after_error(
-    policy: RetryPolicy, call: Call[Answer], attempt: int, error: httpx.TransportError
-) -> float | None:
+def delay_after_error(policy: RetryPolicy, call: Call[Answer], attempt: int, error: httpx.RequestError) -> float | None:
     """Seconds until the call is sent again after a broken connection; None = give up."""
-    if attempt >= policy.attempts or not (call.is_repeatable or isinstance(error, NOT_SENT)):
+    is_hopeless = isinstance(error, httpx.UnsupportedProtocol | httpx.TooManyRedirects)
+    if is_hopeless or attempt >= policy.attempts or not (call.is_repeatable or isinstance(error, NOT_SENT)):
         return None
     return policy.delay_seconds(attempt)
 

@@ -31,7 +31,7 @@ class Sender:
             attempt += 1
             try:
                 response = self.http.send(self.request(call))
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 delay = delay_after_error(self.policy, call, attempt, error)
                 if delay is None:
                     raise unreachable(self.http.base_url, error) from error
@@ -73,7 +73,7 @@ class Sender:
             ) from error
 
 
-def unreachable(url: httpx.URL, error: httpx.TransportError) -> Unreachable:
+def unreachable(url: httpx.URL, error: httpx.RequestError) -> Unreachable:
     """The error for a connection that gave no answer."""
     reason = str(error) or type(error).__name__
     return Unreachable(
