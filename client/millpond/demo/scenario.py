@@ -47,10 +47,13 @@ class DemoJobs:
 
 
 def prepare_tenants(operator: Client, node: NodeView, url: str) -> tuple[DemoTenant, DemoTenant]:
-    """Two tenants that share this machine: `lab` may have two thirds of it, `shop` a third, half of each for sure."""
+    """Two tenants that share this machine: `lab` is sure of a half of it, `shop` of a quarter.
+
+    `shop` may also hold twice this machine: its limits leave room for more nodes to come.
+    """
     share_pool_between_users(operator, node)
-    lab = _make_tenant(operator, node, url, "lab", "Asia/Shanghai", 2)
-    shop = _make_tenant(operator, node, url, "shop", "Europe/Berlin", 1)
+    lab = _make_tenant(operator, node, url, "lab", "Asia/Shanghai", 2, 4)
+    shop = _make_tenant(operator, node, url, "shop", "Europe/Berlin", 1, 8)
     return lab, shop
 
 
@@ -62,22 +65,28 @@ def share_pool_between_users(operator: Client, node: NodeView) -> None:
         operator.pools.replace(pool, PoolSpec.model_validate({**fields, "allow_shared_users": True}))
 
 
-def _make_tenant(operator: Client, node: NodeView, url: str, name: str, zone: str, thirds: int) -> DemoTenant:
+def _make_tenant(
+    operator: Client, node: NodeView, url: str, name: str, zone: str, sure_quarters: int, most_quarters: int
+) -> DemoTenant:
     tenant = operator.tenants.create(TenantSpec(name=name, timezone=zone))
     key = operator.api_keys.create(
         ApiKeySpec(name=f"{name}-portal", role=Role.TENANT_ADMIN, tenant_id=tenant.tenant_id)
     )
-    cpu, memory = node.cpu_milli * thirds // 3, node.memory_mib * thirds // 3
     flavors = sorted({device.flavor for device in node.devices})
     limits = Limits(
-        cpu=Limit(guaranteed=cpu // 2, borrow=cpu - cpu // 2),
-        memory=Limit(guaranteed=memory // 2, borrow=memory - memory // 2),
-        devices={flavor: Limit(guaranteed=0, borrow=1000 * thirds) for flavor in flavors},
+        cpu=_limit(node.cpu_milli, sure_quarters, most_quarters),
+        memory=_limit(node.memory_mib, sure_quarters, most_quarters),
+        devices={flavor: Limit(borrow=1000 * len(node.devices)) for flavor in flavors},
     )
     spec = VirtualPoolSpec(name=f"{name}-share", tenant_id=tenant.tenant_id, pool_id=node.pool_id, limits=limits)
     made = _until_accepted(lambda: operator.virtual_pools.create(spec))
     assert key.secret is not None, "the answer that creates a key shows it"
     return DemoTenant(name, str(tenant.tenant_id), made, Client(url=url, api_key=key.secret))
+
+
+def _limit(amount: int, sure_quarters: int, most_quarters: int) -> Limit:
+    guaranteed, most = amount * sure_quarters // 4, amount * most_quarters // 4
+    return Limit(guaranteed=guaranteed, borrow=most - guaranteed)
 
 
 def _until_accepted(create: Callable[[], VirtualPoolView]) -> VirtualPoolView:
@@ -93,7 +102,7 @@ def _until_accepted(create: Callable[[], VirtualPoolView]) -> VirtualPoolView:
 
 
 def submit_jobs(lab: DemoTenant, shop: DemoTenant, node: NodeView, python: TaskPython) -> DemoJobs:
-    """The lab trains; the shop runs short jobs and asks for more memory than any machine here has."""
+    """The lab trains; the shop runs short jobs and asks for half again as much memory as this machine has."""
     source = resources.files("millpond.demo").joinpath("training.py").read_text(encoding="utf-8")
     training = _submit(
         lab,
@@ -101,7 +110,7 @@ def submit_jobs(lab: DemoTenant, shop: DemoTenant, node: NodeView, python: TaskP
         [python.program, "-c", source],
         min(1000, lab.virtual_pool.limits.cpu.cap),
         512,
-        env={**python.environment, "MILLPOND_DEMO_SECONDS": str(TRAINING_SECONDS), "OPENBLAS_NUM_THREADS": "1"},
+        env={**python.environment, "DEMO_SECONDS": str(TRAINING_SECONDS), "OPENBLAS_NUM_THREADS": "1"},
     )
     short = [
         _submit(
@@ -113,7 +122,7 @@ def submit_jobs(lab: DemoTenant, shop: DemoTenant, node: NodeView, python: TaskP
         )
         for number in range(1, SHORT_JOBS + 1)
     ]
-    too_large = _submit(shop, "too-large", ["/bin/true"], 100, node.memory_mib + 1024)
+    too_large = _submit(shop, "too-large", ["/bin/true"], 100, node.memory_mib * 3 // 2)
     return DemoJobs(training, short, too_large)
 
 

@@ -1,6 +1,6 @@
 """The demo's training job, run by a node as `python -c <this file>`: a small network learns, and prints its loss.
 
-Takes about MILLPOND_DEMO_SECONDS. With NumPy a two-layer network; without it a logistic regression in plain Python.
+Takes about DEMO_SECONDS. With NumPy a two-layer network; without it a logistic regression in plain Python.
 Imports nothing of Millpond: it is a tenant's program.
 """
 
@@ -9,7 +9,7 @@ import os
 import random
 import time
 
-SECONDS = float(os.environ.get("MILLPOND_DEMO_SECONDS", "20"))
+SECONDS = float(os.environ.get("DEMO_SECONDS", "20"))
 
 
 def train_with_numpy() -> None:

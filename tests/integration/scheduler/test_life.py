@@ -111,3 +111,21 @@ async def test_reports_when_sent_twice_and_late_then_the_effect_is_once(world: W
     assert len(await world.events("allocation_released")) == 1
     assert len(await world.events("allocation_activated")) == 1
     await world.assert_counters_are_true()
+
+
+async def test_end_when_reported_anew_under_a_later_number_then_nothing_is_given_back_twice(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    await world.submit(share)
+    await world.submit(share)
+    await world.leader().step()
+    first, second = (await world.poll(node.node_id)).assignments
+    for task in (first, second):
+        await world.run_task(node.node_id, task)
+    for _ in range(2):
+        # An agent that is told to stop what has ended tells its end again, with the next number.
+        await world.report(node.node_id, world.make_report(first, ReportKind.RELEASED, exit_code=0))
+    await world.assert_counters_are_true()
+    await world.end_task(node.node_id, second)
+    await world.assert_counters_are_true()
+    assert len(await world.events("allocation_released")) == 2

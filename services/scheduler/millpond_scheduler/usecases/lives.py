@@ -87,6 +87,7 @@ class Life:
     changed: bool = False
     task_changed: bool = False
     retries: bool = False
+    released: bool = False
     events: list[tuple[AllocationEvent, datetime]] = field(default_factory=list)
 
     @property
@@ -146,6 +147,7 @@ class Life:
         if not self.is_live:
             return
         record.state = transition(record.state, AllocationState.RELEASED)
+        self.released = True  # here and now: a repeated report must not give anything back twice
         record.released_at = max(at, record.active_at or record.bound_at)
         record.reason, record.exit_code, self.message = reason, exit_code, message
         self._end_task(FINAL_STATE[reason])
@@ -212,7 +214,7 @@ async def write_lives(unit: UnitOfWork, lives: Lives, now: datetime) -> None:
     for life in found:
         for event, at in life.events:
             unit.emit(event, at)
-    released = [life.record for life in changed if not life.is_live]
+    released = [life.record for life in found if life.released]
     if released:
         await _give_back(unit, released)
     await settle_jobs(unit, {job: lock for job, lock in lives.jobs.items() if lock.touched}, now)

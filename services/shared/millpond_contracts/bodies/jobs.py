@@ -112,6 +112,13 @@ class RunSpec(Incoming):
     image: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
     env: Annotated[dict[EnvName, EnvValue], Field(max_length=256)] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def _reserved_names(self) -> "RunSpec":
+        reserved = sorted(name for name in self.env if name.startswith("MILLPOND_"))
+        if reserved:
+            raise ValueError(f"names from MILLPOND_ on are reserved for Millpond itself, found {reserved[0]}")
+        return self
+
 
 class GroupSpec(Incoming):
     """`count` identical tasks that start independently of one another."""
