@@ -63,9 +63,9 @@ class Consumer:
     """What one service does with the events of one publisher.
 
     `handlers` maps an event class to its effect, `batch_handlers` to one that takes all events in a row that have the
-    same. `snapshots` maps a noun of the publisher's snapshot routes to the
-    effect of loading it, for a consumer that is new or too far behind. `clear` empties the views that `snapshots`
-    fill, for a rebuild by hand. `after_batch` is called, outside any transaction, after each applied batch.
+    same. `snapshots` maps a noun of the publisher's snapshot routes to the effect of loading it, for a consumer that
+    is new or too far behind. `clear` empties the views that `snapshots` fill, for a rebuild by hand. `after_batch` is
+    called, outside any transaction, after each applied batch.
     """
 
     name: str
