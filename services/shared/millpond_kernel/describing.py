@@ -15,6 +15,8 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     | {"content": _PROBLEM},
 }
 
+_REQUIRED_HEADERS = frozenset({"Idempotency-Key", "If-Match"})
+
 
 def describe(app: FastAPI) -> None:
     """Completes the OpenAPI document of `app` with the schemas that the problem responses refer to."""
@@ -27,6 +29,17 @@ def describe(app: FastAPI) -> None:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
             schema.pop("$defs", None)
             schemas[model.__name__] = schema
+        for operations in document.get("paths", {}).values():
+            for operation in operations.values():
+                _require_headers(operation)
         return document
 
     app.openapi = described  # type: ignore[method-assign]
+
+
+def _require_headers(operation: dict[str, Any]) -> None:
+    """Says that a header is required which the code takes as optional, to answer with a code of its own without it."""
+    for parameter in operation.get("parameters", ()):
+        if parameter["name"] in _REQUIRED_HEADERS:
+            parameter["required"] = True
+            parameter["schema"] = {"type": "string"}

@@ -165,7 +165,7 @@ class PriceBookView(Outgoing):
 
 
 class ConservationLine(Outgoing):
-    """Where one resource of a node went, in smallest units times microseconds; `difference` is zero when all adds up."""
+    """Where one resource of a node went, in smallest units times microseconds; `difference` is zero when it adds up."""
 
     node_id: NodeId
     item: str
