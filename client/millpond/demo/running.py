@@ -73,7 +73,7 @@ class Demo:
             node = next(iter(operator.nodes.list()))
             screen.show_node(console, node)
             lab, shop = scenario.prepare_tenants(operator, node, stack.options.url)
-            screen.show_tenants(console, (lab, shop))
+            screen.show_tenants(console, (lab, shop), scenario.publish_prices(operator))
             jobs = scenario.submit_jobs(lab, shop, node, python)
             screen.heading(console, "4. Jobs run as real processes")
             explanation = scenario.wait_for_explanation(shop, jobs.too_large)

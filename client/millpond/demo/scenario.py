@@ -10,6 +10,7 @@ from millpond.client.client import Client
 from millpond.client.errors import MillpondError
 from millpond.client.jobs import FINAL
 from millpond.demo.interpreter import TaskPython
+from millpond_contracts.bodies.bills import PriceLine, PriceVersionSpec, PriceVersionView
 from millpond_contracts.bodies.jobs import Explanation, GroupSpec, JobSpec, JobState, JobView, Resources, RunSpec
 from millpond_contracts.bodies.nodes import NodeView, PoolSpec
 from millpond_contracts.bodies.tenants import (
@@ -21,6 +22,7 @@ from millpond_contracts.bodies.tenants import (
     VirtualPoolSpec,
     VirtualPoolView,
 )
+from millpond_contracts.quantities import ExactDecimal
 
 TRAINING_SECONDS = 20
 SHORT_JOBS = 6
@@ -55,6 +57,16 @@ def prepare_tenants(operator: Client, node: NodeView, url: str) -> tuple[DemoTen
     lab = _make_tenant(operator, node, url, "lab", "Asia/Shanghai", 2, 4)
     shop = _make_tenant(operator, node, url, "shop", "Europe/Berlin", 1, 8)
     return lab, shop
+
+
+def publish_prices(operator: Client) -> PriceVersionView:
+    """Prices of the demo: high, so that seconds of use show in whole cents."""
+    lines = (
+        PriceLine(sku="device/*/on_demand", per_hour=ExactDecimal("360")),
+        PriceLine(sku="cpu/*/on_demand", per_hour=ExactDecimal("36")),
+        PriceLine(sku="memory/*/on_demand", per_hour=ExactDecimal("3.6")),
+    )
+    return operator.price_books.publish(PriceVersionSpec(lines=lines, minimum_seconds=10, note="prices of the demo"))
 
 
 def share_pool_between_users(operator: Client, node: NodeView) -> None:

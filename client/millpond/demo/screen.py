@@ -12,11 +12,14 @@ from rich.text import Text
 
 from millpond.demo.scenario import DemoTenant
 from millpond.stack.running import RunningStack
-from millpond_contracts.bodies.bills import ChargeKind, ChargeView, StatementView
+from millpond_contracts.bodies.bills import ChargeKind, ChargeView, PriceVersionView, StatementView
 from millpond_contracts.bodies.jobs import Explanation, JobView
 from millpond_contracts.bodies.nodes import NodeView
-from millpond_contracts.quantities import plain_decimal
+from millpond_contracts.prices import exact_sum
+from millpond_contracts.quantities import ExactDecimal, plain_decimal
 
+_UNITS = {"device": "device", "cpu": "core", "memory": "GiB"}
+_SHOWN_KINDS = (ChargeKind.USAGE, ChargeKind.ROUND_UP, ChargeKind.MINIMUM)
 _STATE_STYLES = {"running": "cyan", "succeeded": "green", "failed": "red", "pending": "yellow"}
 
 
@@ -41,8 +44,8 @@ def show_node(console: Console, node: NodeView) -> None:
         console.print("   no accelerator found: the demo uses its CPU")
 
 
-def show_tenants(console: Console, tenants: Sequence[DemoTenant]) -> None:
-    """Who may hold how much."""
+def show_tenants(console: Console, tenants: Sequence[DemoTenant], prices: PriceVersionView) -> None:
+    """Who may hold how much, and at what price."""
     heading(console, "3. Two tenants, each with a share of it")
     table = Table("tenant", "virtual pool", "guaranteed", "at most", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for tenant in tenants:
@@ -54,6 +57,10 @@ def show_tenants(console: Console, tenants: Sequence[DemoTenant]) -> None:
             f"{cpu.cap / 1000:g} cores, {memory.cap / 1024:.1f} GiB",
         )
     console.print(table)
+    words = ", ".join(f"{plain_decimal(line.per_hour)} a {_UNITS[line.sku.split('/')[0]]}" for line in prices.lines)
+    console.print(
+        f"   prices of the demo, {prices.currency} an hour: {words}; at least {prices.minimum_seconds} s a task"
+    )
 
 
 def show_explanation(console: Console, explanation: Explanation, name: str) -> None:
@@ -116,39 +123,34 @@ def show_log(console: Console, log: str) -> None:
 
 
 def show_statement(console: Console, name: str, statement: StatementView, lines: Sequence[ChargeView]) -> None:
-    """A tenant's statement and the lines behind it."""
+    """A tenant's statement: a line a job, and the exact lines behind the first of them."""
     heading(console, f"6. Statement of {name}: {plain_decimal(statement.total.amount)} {statement.currency}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title, justify in (
-        ("   job", "left"),
-        ("line", "left"),
-        ("quantity", "right"),
-        ("seconds", "right"),
-        ("per hour", "right"),
-        ("amount", "right"),
-    ):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
-    for line in lines:
+    for title in ("   job", "seconds", "usage", "round-up", "minimum", "exact amount"):
+        table.add_column(title, justify="left" if title == "   job" else "right")
+    jobs = {line.job_id: line.job_name for line in sorted(lines, key=lambda line: line.job_name or "")}
+    for job_id, job_name in jobs.items():
+        own = [line for line in lines if line.job_id == job_id]
+        sums = [exact_sum(one.amount.amount for one in own if one.kind is kind) for kind in _SHOWN_KINDS]
         table.add_row(
-            f"   {line.job_name}",
-            f"{line.kind.value} {(line.sku or '').split('/')[0]}",
-            "" if line.quantity is None else plain_decimal(line.quantity),
-            "" if line.kind is ChargeKind.ROUND_UP else str(line.seconds),
-            "" if line.per_hour is None else plain_decimal(line.per_hour),
-            plain_decimal(line.amount.amount),
+            f"   {job_name}",
+            str(sum(one.seconds or 0 for one in own if (one.sku or "").startswith("cpu/"))),
+            *(plain_decimal(amount) for amount in sums),
+            plain_decimal(exact_sum(one.amount.amount for one in own)),
         )
-    for kind, money in statement.subtotals.items():
-        if kind is ChargeKind.ROUNDING:
-            table.add_row("", "rounding, once", "", "", "", plain_decimal(money.amount))
-    table.add_row(
-        "",
-        "[bold]total[/bold]",
-        "",
-        str(statement.seconds),
-        "",
-        f"[bold]{plain_decimal(statement.total.amount)}[/bold]",
-    )
+    rounding = statement.subtotals.get(ChargeKind.ROUNDING)
+    if rounding is not None:
+        table.add_row("   rounding, once", "", "", "", "", plain_decimal(rounding.amount))
+    table.add_row("   total", "", "", "", "", plain_decimal(statement.total.amount), style="bold")
     console.print(table)
+    first = next(iter(jobs), None)
+    console.print(f"   the lines behind {jobs[first]}:" if first else "")
+    for line in (one for one in lines if one.job_id == first):
+        console.print(
+            f"     {line.kind.value:<9} {(line.sku or '').split('/')[0]:<7}"
+            f"{plain_decimal(line.quantity or ExactDecimal(0)):>7} x {line.seconds or 0:>3} s"
+            f" at {plain_decimal(line.per_hour or ExactDecimal(0))}/h = {plain_decimal(line.amount.amount)}"
+        )
 
 
 def show_comparison(console: Console, result: dict[str, object]) -> None:

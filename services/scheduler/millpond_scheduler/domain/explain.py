@@ -76,11 +76,14 @@ def explain(
     nodes = sum(rejection.counts.values())
     nearest = find_nearest(snapshot, candidates)
     devices, milli = _largest_free(snapshot, candidates)
-    message = describe_reason(rejection.reason, rejection.counts.get(rejection.reason, 0), nodes)
-    if nodes and nearest is None and rejection.reason not in _LIMITS:
+    dominant = rejection.reason
+    if nodes and nearest is None and dominant in _LIMITS:
+        dominant = _hardest(rejection.counts)  # no limit could help: the hardware is the reason
+    message = describe_reason(dominant, rejection.counts.get(dominant, 0), nodes)
+    if nodes and nearest is None and dominant not in _LIMITS:
         message += "; even with nothing running no node that takes work could hold it"
     return Explanation(
-        dominant=rejection.reason,
+        dominant=dominant,
         message=message,
         position=position,
         counts=rejection.counts,
@@ -92,6 +95,11 @@ def explain(
         attributes=_count_attributes(snapshot, candidates),
         would_unblock=tuple(_suggest(snapshot, candidates, rejection, lines, nearest)),
     )
+
+
+def _hardest(counts: Mapping[Reason, int]) -> Reason:
+    """The reason that most nodes are unfit for; of equals the one that is checked first."""
+    return max(sorted(counts), key=lambda reason: counts[reason])
 
 
 def _largest_free(snapshot: Snapshot, candidates: Candidates) -> tuple[int | None, int | None]:
@@ -130,15 +138,17 @@ def _suggest(
     lines: tuple[AdmissionLine, ...],
     nearest: int | None,
 ) -> list[Unblock]:
-    suggestions = [_raise_limit(line) for line in lines if line.missing]
-    suggestions += _open_nodes(snapshot, candidates)
-    if nearest is not None and not rejection.counts.get(Reason.PLACEABLE):
-        suggestions += _free_node(snapshot, candidates, nearest)
-    if nearest is None and not suggestions:
-        suggestions.append(
-            Unblock("add a node that meets the request, or ask for less", "no node of the pool could hold the task")
+    limits = [_raise_limit(line) for line in lines if line.missing]
+    opened = _open_nodes(snapshot, candidates)
+    if nearest is None and not opened:
+        larger = Unblock(
+            "add a node that meets the request, or ask for less", "no node of the pool could hold the task"
         )
-    return suggestions
+        return [larger, *limits]
+    freed = (
+        [] if nearest is None or rejection.counts.get(Reason.PLACEABLE) else _free_node(snapshot, candidates, nearest)
+    )
+    return limits + opened + freed
 
 
 def _raise_limit(line: AdmissionLine) -> Unblock:
