@@ -72,8 +72,9 @@ class Demo:
         with Client(url=stack.options.url, api_key=stack.operator_key) as operator:
             node = next(iter(operator.nodes.list()))
             screen.show_node(console, node)
+            prices = scenario.publish_prices(operator)
             lab, shop = scenario.prepare_tenants(operator, node, stack.options.url)
-            screen.show_tenants(console, (lab, shop), scenario.publish_prices(operator))
+            screen.show_tenants(console, (lab, shop), prices)
             jobs = scenario.submit_jobs(lab, shop, node, python)
             screen.heading(console, "4. Jobs run as real processes")
             explanation = scenario.wait_for_explanation(shop, jobs.too_large)

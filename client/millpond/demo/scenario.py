@@ -60,13 +60,16 @@ def prepare_tenants(operator: Client, node: NodeView, url: str) -> tuple[DemoTen
 
 
 def publish_prices(operator: Client) -> PriceVersionView:
-    """Prices of the demo: high, so that seconds of use show in whole cents."""
+    """Prices of the demo, once they are in force: high, so that seconds of use show in whole cents."""
     lines = (
         PriceLine(sku="device/*/on_demand", per_hour=ExactDecimal("360")),
         PriceLine(sku="cpu/*/on_demand", per_hour=ExactDecimal("36")),
         PriceLine(sku="memory/*/on_demand", per_hour=ExactDecimal("3.6")),
     )
-    return operator.price_books.publish(PriceVersionSpec(lines=lines, minimum_seconds=10, note="prices of the demo"))
+    spec = PriceVersionSpec(lines=lines, minimum_seconds=10, note="prices of the demo")
+    published = operator.price_books.publish(spec)
+    time.sleep(max(0.0, published.valid_from.timestamp() - time.time()) + 0.2)
+    return published
 
 
 def share_pool_between_users(operator: Client, node: NodeView) -> None:

@@ -19,7 +19,6 @@ from millpond_contracts.prices import exact_sum
 from millpond_contracts.quantities import ExactDecimal, plain_decimal
 
 _UNITS = {"device": "device", "cpu": "core", "memory": "GiB"}
-_SHOWN_KINDS = (ChargeKind.USAGE, ChargeKind.ROUND_UP, ChargeKind.MINIMUM)
 _STATE_STYLES = {"running": "cyan", "succeeded": "green", "failed": "red", "pending": "yellow"}
 
 
@@ -126,22 +125,21 @@ def show_statement(console: Console, name: str, statement: StatementView, lines:
     """A tenant's statement: a line a job, and the exact lines behind the first of them."""
     heading(console, f"6. Statement of {name}: {plain_decimal(statement.total.amount)} {statement.currency}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("   job", "seconds", "usage", "round-up", "minimum", "exact amount"):
-        table.add_column(title, justify="left" if title == "   job" else "right")
+    for title in ("   job", "seconds used", "to the minimum", "exact amount"):
+        table.add_column(title, justify="left" if title == "   job" else "right", no_wrap=True)
     jobs = {line.job_id: line.job_name for line in sorted(lines, key=lambda line: line.job_name or "")}
     for job_id, job_name in jobs.items():
         own = [line for line in lines if line.job_id == job_id]
-        sums = [exact_sum(one.amount.amount for one in own if one.kind is kind) for kind in _SHOWN_KINDS]
-        table.add_row(
-            f"   {job_name}",
-            str(sum(one.seconds or 0 for one in own if (one.sku or "").startswith("cpu/"))),
-            *(plain_decimal(amount) for amount in sums),
-            plain_decimal(exact_sum(one.amount.amount for one in own)),
-        )
+        seconds = [
+            sum(one.seconds or 0 for one in own if one.kind is kind and (one.sku or "").startswith("cpu/"))
+            for kind in (ChargeKind.USAGE, ChargeKind.MINIMUM)
+        ]
+        amount = exact_sum(one.amount.amount for one in own)
+        table.add_row(f"   {job_name}", str(seconds[0]), str(seconds[1]), plain_decimal(amount))
     rounding = statement.subtotals.get(ChargeKind.ROUNDING)
     if rounding is not None:
-        table.add_row("   rounding, once", "", "", "", "", plain_decimal(rounding.amount))
-    table.add_row("   total", "", "", "", "", plain_decimal(statement.total.amount), style="bold")
+        table.add_row("   rounding, once", "", "", plain_decimal(rounding.amount))
+    table.add_row("   total", "", "", plain_decimal(statement.total.amount), style="bold")
     console.print(table)
     first = next(iter(jobs), None)
     console.print(f"   the lines behind {jobs[first]}:" if first else "")
