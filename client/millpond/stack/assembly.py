@@ -124,10 +124,9 @@ def choose_internal_ports(split: bool) -> dict[str, int]:
 def stack_processes(assembly: Assembly, engines: tuple[Engine, ...]) -> list[ProcessSpec]:
     """All processes but the node agent, which needs a running registry to join."""
     paths = assembly.paths
-    specs = [engine_process(engine, paths.logs / f"{engine.name}.log") for engine in engines]
-    specs += _first_steps(assembly, tuple(engine.name for engine in engines))
-    specs += _split(assembly) if assembly.options.split else _compact(assembly)
-    specs.append(
+    names = tuple(engine.name for engine in engines)
+    services = _split(assembly) if assembly.options.split else _compact(assembly)
+    services.append(
         assembly.service(
             "celery",
             *python_command("celery", "-A", "millpond_billing.celery_app", "worker"),
@@ -135,7 +134,12 @@ def stack_processes(assembly: Assembly, engines: tuple[Engine, ...]) -> list[Pro
             services=("billing",),
         )
     )
-    return specs
+    return [
+        *(engine_process(engine, paths.logs / f"{engine.name}.log") for engine in engines),
+        *_first_steps(assembly, names),
+        # What a process needs also stops after it: the engines outlive all that writes to them.
+        *(replace(spec, needs=(*names, *spec.needs)) for spec in services),
+    ]
 
 
 def _first_steps(assembly: Assembly, engines: tuple[str, ...]) -> list[ProcessSpec]:
@@ -188,7 +192,8 @@ def _split(assembly: Assembly) -> list[ProcessSpec]:
         "millpond_kernel.gateway", "--host", options.listen, "--port", str(options.port), *upstreams
     )
     ready = http_ready(f"{options.url}/readyz/quota")
-    specs.append(assembly.service("gateway", *gateway, services=(), ready=ready))
+    behind = tuple(f"http-{service}" for service in assembly.internal_ports)
+    specs.append(assembly.service("gateway", *gateway, services=(), ready=ready, needs=behind))
     return specs
 
 
@@ -213,6 +218,8 @@ def agent_process(assembly: Assembly, join_token: str | None) -> ProcessSpec:
         environment=environment,
         folder=state,
         log_file=assembly.paths.logs / "agent.log",
+        # It stops first, so that it can still tell how its tasks ended.
+        needs=("gateway" if assembly.options.split else "http",),
         stop_timeout_seconds=40.0,
     )
 

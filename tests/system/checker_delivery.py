@@ -1,0 +1,83 @@
+"""The part of the checker about events and audit: dense numbers, cursors at head, nothing parked, a whole chain."""
+
+import hashlib
+import json
+from typing import Any
+
+import asyncpg
+
+SCHEMAS = ("registry", "quota", "scheduler", "billing")
+
+
+async def find_backlog(connection: asyncpg.Connection) -> list[str]:
+    """What is still on its way: events without a number, consumers behind their publisher, audit rows not chained."""
+    waiting: list[str] = []
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        heads = {schema: await _head(connection, schema) for schema in SCHEMAS}
+        for schema in SCHEMAS:
+            for table in ("outbox", "audit"):
+                unnumbered = await connection.fetchval(f"SELECT count(*) FROM {schema}.{table} WHERE seq IS NULL")
+                waiting += [f"{schema}: {unnumbered} rows of {table} have no number"] if unnumbered else []
+            rows = await connection.fetch(f"SELECT consumer, publisher, seq FROM {schema}.cursor")
+            waiting += [
+                f"{schema}.{row['consumer']} is at {row['seq']} of {heads[row['publisher']]} of {row['publisher']}"
+                for row in rows
+                if row["seq"] != heads[row["publisher"]]
+            ]
+    return waiting
+
+
+async def _head(connection: asyncpg.Connection, schema: str) -> int:
+    return int(await connection.fetchval(f"SELECT last FROM {schema}.outbox_counter WHERE name = 'outbox'"))
+
+
+async def check_delivery(connection: asyncpg.Connection) -> list[str]:
+    """Findings of a quiet database."""
+    findings: list[str] = []
+    consumers = 0
+    for schema in SCHEMAS:
+        row = await connection.fetchrow(
+            f"SELECT count(*) AS rows, coalesce(min(seq), 1) AS first, coalesce(max(seq), 0) AS last"
+            f" FROM {schema}.outbox WHERE seq IS NOT NULL"
+        )
+        if (row["first"], row["last"]) != (1, row["rows"]):
+            findings.append(f"{schema}: the outbox is not dense: {dict(row)}")
+        findings += await _generation_order(connection, schema)
+        letters = await connection.fetch(
+            f"SELECT consumer, publisher, seq, error FROM {schema}.dead_letter WHERE replayed_at IS NULL"
+        )
+        findings += [f"{schema}: parked {dict(letter)}" for letter in letters]
+        findings += await _audit_chain(connection, schema)
+        consumers += await connection.fetchval(f"SELECT count(*) FROM {schema}.cursor")
+    if consumers < len(SCHEMAS):
+        findings.append(f"only {consumers} consumers have a cursor")
+    return findings
+
+
+async def _generation_order(connection: asyncpg.Connection, schema: str) -> list[str]:
+    """An object's generation strictly rises with the sequence."""
+    rows = await connection.fetch(
+        "SELECT * FROM (SELECT seq, subject, type, generation,"
+        " lag(generation) OVER (PARTITION BY subject ORDER BY seq) AS before"
+        f" FROM {schema}.outbox WHERE seq IS NOT NULL) AS x WHERE generation <= before LIMIT 5"
+    )
+    return [f"{schema}: generation falls or stays: {dict(row)}" for row in rows]
+
+
+async def _audit_chain(connection: asyncpg.Connection, schema: str) -> list[str]:
+    previous, expected = b"", 1
+    for row in await connection.fetch(f"SELECT * FROM {schema}.audit WHERE seq IS NOT NULL ORDER BY seq"):
+        digest = hashlib.sha256(previous + _canonical(row).encode()).digest()
+        if row["seq"] != expected or bytes(row["hash"]) != digest:
+            return [f"{schema}: the audit chain breaks at {row['seq']}, expected row {expected}"]
+        previous, expected = digest, expected + 1
+    return []
+
+
+def _canonical(row: asyncpg.Record) -> str:
+    fields: dict[str, Any] = {
+        name: row[name] for name in ("seq", "actor", "role", "action", "object", "before", "after", "request_id")
+    }
+    fields["at"] = row["at"].isoformat()
+    fields["tenant_id"] = None if row["tenant_id"] is None else str(row["tenant_id"])
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,71 @@
+"""`millpond up` in its compact form: from nothing to a bill, down without a trace, and up again without a loss."""
+
+from typing import Any
+
+import pytest
+
+from tests.system.checker import assert_sound
+from tests.system.client import (
+    History,
+    Tenant,
+    eventually,
+    job_body,
+    make_tenant,
+    open_caller,
+    publish_prices,
+    read_log,
+    submit,
+    wait_for_job,
+)
+from tests.system.stack import Stack
+
+pytestmark = pytest.mark.system
+
+
+async def _statement(tenant: Tenant) -> Any:
+    return (await tenant.caller("GET", "/v1/statements/current", expect=200)).json()
+
+
+async def test_stack_when_started_stopped_and_started_again_then_nothing_is_lost_or_left(compact: Stack) -> None:
+    history = History()
+    async with open_caller(compact.url, compact.operator_key) as operator:
+        (node,) = await operator.items("/v1/nodes")
+        assert node["schedulable"]
+        await publish_prices(operator)
+        tenant = await make_tenant(operator, "acme")
+        command = ("/bin/sh", "-c", "echo the answer is 42; sleep 2")
+        job_id = await submit(tenant, history, job_body(tenant.virtual_pool, "first", command))
+        job = await wait_for_job(tenant, job_id)
+        assert (job["state"], job["reason"]) == ("succeeded", "completed")
+        assert await read_log(tenant, job_id) == "the answer is 42\n"
+
+        async def billed() -> Any:
+            found = await _statement(tenant)
+            return found if found["lines"] else None
+
+        statement = await eventually(billed)
+        assert float(statement["total"]["amount"]) > 0
+        await assert_sound(compact, operator, history)
+
+    second = compact.command(*compact.up_arguments())
+    assert second.returncode == 1
+    assert f"pid {compact.pid('http')}" in second.stderr
+    assert str(compact.paths.secrets / "operator.key") in second.stderr
+
+    stopped = compact.command("down", "--data-dir", str(compact.paths.folder))
+    assert stopped.returncode == 0, stopped.stderr
+    assert compact.wait_for_end() == 0
+    assert compact.left_over() == {}
+
+    compact.start()
+    async with open_caller(compact.url, compact.operator_key) as operator:
+        (again,) = await operator.items("/v1/nodes")
+        assert again["node_id"] == node["node_id"]
+        tenant = Tenant(tenant.tenant_id, tenant.virtual_pool, type(tenant.caller)(operator.http, tenant.caller.key))
+        kept = await wait_for_job(tenant, job_id)
+        assert kept["state"] == "succeeded"
+        assert await read_log(tenant, job_id) == "the answer is 42\n"
+        assert (await _statement(tenant))["total"] == statement["total"]
+        job_id = await submit(tenant, history, job_body(tenant.virtual_pool, "second", ("/bin/true",)))
+        assert (await wait_for_job(tenant, job_id))["state"] == "succeeded"
+        await assert_sound(compact, operator, history)
