@@ -5,7 +5,7 @@ Source: docs/decisions, words (most specific selector; else `unknown-<vendor>`).
 
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from millpond_contracts.bodies.nodes import FlavorSelector, FlavorView
 from millpond_contracts.catalogue import CatalogueEntry, find_model, load_catalogue
@@ -50,11 +50,18 @@ def flavor_name(vendor: str, model: str) -> str:
 
 def catalogue_entry(device: Device) -> CatalogueEntry | None:
     """The catalogue's row for a device: by the key that the agent found, else by the name that the tool printed."""
-    if device.model_key is not None:
+    memory_mib = device.memory.usable_mib or device.memory.nominal_mib
+    return _find_entry(device.vendor, device.model_key, device.model, memory_mib)
+
+
+# A pool has thousands of devices of a few models; finding one takes milliseconds.
+@lru_cache(maxsize=4096)
+def _find_entry(vendor: str, model_key: str | None, model: str | None, memory_mib: int | None) -> CatalogueEntry | None:
+    if model_key is not None:
         for entry in load_catalogue():
-            if (entry.vendor, entry.model) == (device.vendor, device.model_key):
+            if (entry.vendor, entry.model) == (vendor, model_key):
                 return entry
-    return find_model(device.vendor, device.model, device.memory.usable_mib or device.memory.nominal_mib)
+    return find_model(vendor, model, memory_mib)
 
 
 def model_key_of(device: Device) -> str | None:

@@ -9,9 +9,15 @@ from millpond_contracts.bodies.nodes import Condition
 from millpond_contracts.ids import NodeId
 from millpond_kernel.uow import UnitOfWork
 
+# A beat without conditions does not wait for the disk: a crash may forget the last ones, and harms nobody.
 _BEAT = """
+WITH durability AS (
+    SELECT set_config(
+        'synchronous_commit', CASE WHEN $3 THEN current_setting('synchronous_commit') ELSE 'off' END, true
+    )
+)
 UPDATE heartbeat h SET at = clock_timestamp()
-FROM node n JOIN pool p ON p.id = n.pool_id
+FROM durability, node n JOIN pool p ON p.id = n.pool_id
 WHERE h.node_id = $1 AND n.id = $1 AND n.incarnation = $2 AND n.state <> 'removed'
 RETURNING h.at, n.state, n.cordon_reasons, n.inventory_sequence, n.pool_id, p.unreachable_after_seconds
 """
@@ -38,9 +44,9 @@ WHERE node_id = $1 AND target = $2 AND name = $3 AND closed_at IS NULL
 """
 
 
-async def beat(unit: UnitOfWork, node_id: NodeId, incarnation: int) -> asyncpg.Record | None:
+async def beat(unit: UnitOfWork, node_id: NodeId, incarnation: int, *, is_durable: bool) -> asyncpg.Record | None:
     """Notes the sign of life and tells what the agent must know; None when this is not the node's newest session."""
-    return await unit.fetchrow(_BEAT, node_id, incarnation)
+    return await unit.fetchrow(_BEAT, node_id, incarnation, is_durable)
 
 
 async def touch(unit: UnitOfWork, node_id: NodeId) -> None:

@@ -129,7 +129,7 @@ async def note_heartbeat(unit: UnitOfWork, caller: Principal, heartbeat: Heartbe
     """
     assert caller.node_id is not None
     assert caller.incarnation is not None
-    row = await heartbeats.beat(unit, caller.node_id, caller.incarnation)
+    row = await heartbeats.beat(unit, caller.node_id, caller.incarnation, is_durable=bool(heartbeat.conditions))
     if row is None:
         await find_own_node(unit, caller)
         raise ProblemError(ErrorCode.NODE_SUPERSEDED, f"Session {caller.incarnation} is not the node's newest.")
