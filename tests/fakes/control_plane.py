@@ -94,6 +94,7 @@ class FakeControlPlane:
         self._orders: dict[AllocationId, Assignment] = {}
         self._stops: dict[AllocationId, StopOrder] = {}
         self._rung = asyncio.Event()
+        self._closing = False
         self.app = _routes(self)
 
     # What a test does to it
@@ -160,6 +161,11 @@ class FakeControlPlane:
         assert report is not None
         return report
 
+    def close(self) -> None:
+        """Answer open polls, so that the server can end."""
+        self._closing = True
+        self._rung.set()
+
     # What it answers
 
     def judge(self, request: Request) -> None:
@@ -191,7 +197,7 @@ class FakeControlPlane:
             held = {item.allocation_id for item in poll.held}
             orders = [order for order in self._orders.values() if order.allocation_id not in held]
             left = deadline - asyncio.get_running_loop().time()
-            if orders or self._stops or left <= 0:
+            if orders or self._stops or left <= 0 or self._closing:
                 return PollAnswer(
                     server_at=datetime.now(UTC),
                     lease_seconds=self.lease_seconds,

@@ -211,9 +211,9 @@ class WorkLoop:
     async def fence(self) -> None:
         """Stop everything each time that the lease ran out."""
         while True:
-            end_ms = await self._lease.wait_for_fence()
+            kill_ms = await self._lease.wait_for_fence()
             log.error("lease_ran_out", tasks=len(self._assignments.held))
-            self._assignments.fence(end_ms)
+            self._assignments.fence(kill_ms)
 
     async def _poll_once(self, sent_ms: int) -> list[Follower]:
         request = PollRequest(

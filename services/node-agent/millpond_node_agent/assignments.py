@@ -62,10 +62,10 @@ class Assignments:
             if assignment.allocation_id not in stopped and self._is_new(assignment)
         ]
 
-    def fence(self, end_ms: int) -> None:
-        """The lease ran out without a renewal: everything must be gone before `end_ms`."""
+    def fence(self, kill_ms: int) -> None:
+        """The lease ran out without a renewal: everything must be dead at `kill_ms`."""
         for follower in self._followers.values():
-            follower.fence(end_ms)
+            follower.fence(kill_ms)
 
     async def stop_all(self, reason: EndReason, timeout_seconds: float) -> None:
         """Stop every task by its own grace and wait until all are over, told and removed, or the time is up."""

@@ -54,8 +54,8 @@ class BadAddress(ValueError):
 class HttpClient:
     """Requests to one base URL over kept connections."""
 
-    def __init__(self, url: str) -> None:
-        """Prepare; nothing is connected yet.
+    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """Prepare; nothing is connected yet. `transport` None = the network.
 
         Raises:
             BadAddress: not an http or https URL.
@@ -63,6 +63,7 @@ class HttpClient:
         self._outages = {service: Outage(service) for service in ("registry", "scheduler")}
         self._http = httpx.AsyncClient(
             base_url=check_url(url),
+            transport=transport,
             headers={"user-agent": f"millpond-node-agent/{VERSION}", "content-type": "application/json"},
             limits=httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=60.0),
             # A proxy meant for the outside must not be asked about this machine itself.

@@ -92,9 +92,9 @@ class Follower:
         self._kill_ms = kill_ms
         self._wake.set()
 
-    def fence(self, end_ms: int) -> None:
-        """The lease ran out: be gone before it ends at `end_ms`, whatever grace the task has."""
-        left = max(0.0, (end_ms - monotonic_ms()) / 1000 - 0.5)
+    def fence(self, kill_ms: int) -> None:
+        """The lease ran out: be dead at `kill_ms`, whatever grace the task has."""
+        left = max(0.0, (kill_ms - monotonic_ms()) / 1000)
         self.order_stop(min(left, self._run.stop_grace_seconds), EndReason.NODE_LOST)
 
     def stop_by_own_grace(self, reason: EndReason, longest_seconds: float) -> None:

@@ -25,7 +25,7 @@ _TOKEN_VARIABLE = "MILLPOND_JOIN_TOKEN"
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command and exits with a code of `ExitCode`."""
-    options = _parser().parse_args(argv)
+    options = build_parser().parse_args(argv)
     configure_logging(options.log_level, "console" if sys.stderr.isatty() else "json")
     sys.exit(run_command(options))
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run_command(options: argparse.Namespace) -> ExitCode:
     """Carries out what the command line says; every failure is one log line and a code."""
     try:
-        settings = _settings(options)
+        settings = read_settings(options)
         _raise_file_limit()
         with asyncio.Runner() as runner:
             return runner.run(_join(settings) if options.command == "join" else _run(settings))
@@ -86,7 +86,8 @@ async def _run(settings: AgentSettings) -> ExitCode:
         await agent.close()
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The words that the command understands."""
     parser = argparse.ArgumentParser(prog="millpond-node-agent", description=__doc__)
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -105,7 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(options: argparse.Namespace) -> AgentSettings:
+def read_settings(options: argparse.Namespace) -> AgentSettings:
+    """Settings from the command line; the token also from a file, or from the environment, which then forgets it.
+
+    Raises:
+        NotJoined: a file or a label cannot be read.
+    """
     state_dir = (options.state_dir or _default_state_dir()).absolute()
     # Tasks have users of their own and cannot pass through the private folder.
     work_dir = (options.work_dir or state_dir.with_name(f"{state_dir.name}-tasks")).absolute()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from millpond_node_agent.agent import Agent
 from millpond_node_agent.observability import configure_logging
 from millpond_node_agent.runtimes.process import ProcessRuntime, ProcessSettings
+from millpond_node_agent.runtimes.protocol import RunNotFound
 from millpond_node_agent.settings import AgentSettings, ExitCode
 from tests.fakes.control_plane import JOIN_TOKEN, FakeControlPlane, serving
 
@@ -32,6 +33,11 @@ class Bench:
     @property
     def state_dir(self) -> Path:
         return self.place / "state"
+
+    @property
+    def runs(self) -> Path:
+        """The run folders."""
+        return self.state_dir / "runtime" / "runs"
 
     def settings(self, **changes: object) -> AgentSettings:
         values: dict[str, object] = {
@@ -98,6 +104,7 @@ async def bench(place: Path) -> AsyncIterator[Bench]:
     async with serving(plane.app) as url:
         bench = Bench(plane, url, place)
         yield bench
+        plane.close()
         for process in bench.processes:
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -107,5 +114,6 @@ async def bench(place: Path) -> AsyncIterator[Bench]:
 async def _remove_tasks(bench: Bench) -> None:
     runtime = ProcessRuntime(ProcessSettings(state_dir=bench.state_dir / "runtime", work_dir=bench.place / "tasks"))
     for run in await runtime.list_runs():
-        await runtime.stop(run.allocation_id, 0)
-        await runtime.remove(run.allocation_id)
+        with suppress(RunNotFound, OSError):  # a thread of the agent may still be at the same
+            await runtime.stop(run.allocation_id, 0)
+            await runtime.remove(run.allocation_id)

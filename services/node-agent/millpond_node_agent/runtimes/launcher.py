@@ -74,6 +74,7 @@ class Launcher:
         self._grace_ms = int(plan["grace_seconds"] * 1000)
         self._limit_ms: int | None = None
         self._fence_ms = 0
+        self._fence_kill_ms = 0
         self._stop_reason: str | None = None
         self._message: str | None = None
         self._pid = 0
@@ -198,7 +199,7 @@ class Launcher:
             if self._limit_ms is not None and now_ms >= self._limit_ms:
                 self._begin_stop("time_limit", now_ms + self._grace_ms)
             elif now_ms >= self._fence_ms and self._is_fenced(now_ms):
-                self._begin_stop("lease_expired", now_ms + self._grace_ms)
+                self._begin_stop("lease_expired", min(now_ms + self._grace_ms, self._fence_kill_ms))
         if self._kill_ms is not None and now_ms >= self._kill_ms:
             self._group.kill(_KILL_PATIENCE_SECONDS)
 
@@ -214,6 +215,8 @@ class Launcher:
             self._fence_ms = now_ms + _FENCE_POLL_MS
             return False
         self._fence_ms = int(fence["deadline_monotonic_ms"])
+        # Whatever grace the task has: by the end of the lease its devices may be another's.
+        self._fence_kill_ms = int(fence["kill_monotonic_ms"])
         return now_ms >= self._fence_ms
 
     def _record(self, empty_ms: int) -> None:

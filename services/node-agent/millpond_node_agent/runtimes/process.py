@@ -161,8 +161,12 @@ class ProcessRuntime:
         documents.sort(key=lambda document: (document["boot_id"] == boot_id(), document["prepared_monotonic_ms"]))
         return [parse_run(document, read_status(self._runs / document["allocation_id"])) for document in documents]
 
-    async def extend_lease(self, deadline_monotonic_ms: int) -> None:
-        document = {"boot_id": boot_id(), "deadline_monotonic_ms": deadline_monotonic_ms}
+    async def extend_lease(self, deadline_monotonic_ms: int, kill_monotonic_ms: int) -> None:
+        document = {
+            "boot_id": boot_id(),
+            "deadline_monotonic_ms": deadline_monotonic_ms,
+            "kill_monotonic_ms": kill_monotonic_ms,
+        }
         runfolder.write_document(str(self._fence), document)
 
     # Preparing and starting

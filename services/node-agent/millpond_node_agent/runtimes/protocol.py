@@ -233,6 +233,9 @@ class Runtime(Protocol):
         """All runs on this machine, oldest first."""
         ...
 
-    async def extend_lease(self, deadline_monotonic_ms: int) -> None:
-        """Let tasks run until this instant of this boot; past it they are stopped even if the agent is dead."""
+    async def extend_lease(self, deadline_monotonic_ms: int, kill_monotonic_ms: int) -> None:
+        """Let tasks run until this instant of this boot; past it they are stopped even if the agent is dead.
+
+        Their own grace counts from the deadline on, but at `kill_monotonic_ms` they are killed whatever it is.
+        """
         ...
