@@ -27,6 +27,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
         app.state.logs = LogFolder(chosen.log_folder)
         app.state.waiters = Waiters(kernel.redis, chosen.redis_prefix, list_ordered)
         app.state.waiters.start()
+        kernel.long_polls.append(app.state.waiters.end_waits)
 
     async def stop(app: FastAPI, kernel: Kernel) -> None:
         await app.state.waiters.stop()

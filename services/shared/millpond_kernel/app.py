@@ -37,7 +37,10 @@ WORKER_SILENCE_SECONDS = 15
 
 @dataclass(slots=True)
 class Kernel:
-    """What the routes of one service use. `woken` is replaced and set whenever this service published events."""
+    """What the routes of one service use. `woken` is replaced and set whenever this service published events.
+
+    `long_polls` = functions that end the waits of one kind each.
+    """
 
     settings: ServiceSettings
     service: str
@@ -48,6 +51,15 @@ class Kernel:
     doorbell: Doorbell
     issuer: TokenIssuer | None = None
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    long_polls: list[Callable[[], None]] = field(default_factory=list)
+
+    def end_waits(self) -> None:
+        """Ends open watches and long polls, since the process is about to stop; else it would wait for them."""
+        self.stopping.set()
+        self.wake()
+        for end in self.long_polls:
+            end()
 
     def wake(self, _: Envelope | None = None) -> None:
         """Wakes every open watch of this process."""

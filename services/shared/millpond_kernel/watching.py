@@ -210,7 +210,7 @@ async def _watch(request: Request, service: str, after: int, follow: bool) -> As
         if rows:
             quiet = 0.0
             continue
-        if not follow:
+        if not follow or kernel.stopping.is_set():
             return
         try:
             await asyncio.wait_for(woken.wait(), 1.0)

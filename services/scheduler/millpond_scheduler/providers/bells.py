@@ -68,6 +68,10 @@ class Waiters:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.end_waits()
+
+    def end_waits(self) -> None:
+        """Ends every wait."""
         waiting, self._waiting = self._waiting, {}
         for event in waiting.values():
             event.set()

@@ -78,7 +78,7 @@ async def _follow(
             yield page.text
         moved = page.next_offset > offset
         offset = page.next_offset
-        if page.ended:
+        if page.ended or kernel.stopping.is_set():
             return
         if not moved:
             await asyncio.sleep(FOLLOW_SECONDS)
