@@ -187,12 +187,12 @@ CREATE TABLE scheduler.node_guard (
     emptied_generation bigint,
     CONSTRAINT node_guard_host CHECK (free_cpu_milli >= 0 AND free_memory_mib >= 0),
     CONSTRAINT node_guard_milli CHECK (
-        0 <= ALL (free_milli) AND cardinality(free_milli) = device_count
-        AND array_position(free_milli, NULL) IS NULL AND coalesce(array_ndims(free_milli), 1) = 1
+        coalesce(array_ndims(free_milli), 1) = 1 AND cardinality(free_milli) = device_count
+        AND array_position(free_milli, NULL) IS NULL AND 0 <= ALL (free_milli)
     ),
     CONSTRAINT node_guard_mib CHECK (
-        0 <= ALL (free_mib) AND cardinality(free_mib) = device_count
-        AND array_position(free_mib, NULL) IS NULL AND coalesce(array_ndims(free_mib), 1) = 1
+        coalesce(array_ndims(free_mib), 1) = 1 AND cardinality(free_mib) = device_count
+        AND array_position(free_mib, NULL) IS NULL AND 0 <= ALL (free_mib)
     ),
     CONSTRAINT node_guard_layout CHECK (cardinality(device_ids) = device_count AND cardinality(total_mib) = device_count)
 );

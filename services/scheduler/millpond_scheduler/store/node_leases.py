@@ -9,6 +9,8 @@ import asyncpg
 from millpond_contracts.ids import NodeId
 from millpond_kernel.uow import UnitOfWork
 
+MAX_MILLISECONDS = 10 * 366 * 86_400 * 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -19,8 +21,9 @@ class Exchange:
     monotonic_ms: int
 
     def server_time(self, monotonic_ms: int) -> datetime:
-        """The server's time of an instant on the machine, by this exchange."""
-        return self.at + timedelta(milliseconds=monotonic_ms - self.monotonic_ms)
+        """The server's time of an instant on the machine, by this exchange; a clock that is mad stays computable."""
+        milliseconds = min(max(monotonic_ms - self.monotonic_ms, -MAX_MILLISECONDS), MAX_MILLISECONDS)
+        return self.at + timedelta(milliseconds=milliseconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,191 @@
+"""Silent nodes: no new work, then their work is given up; restarts on either side; clocks of machines."""
+
+from datetime import timedelta
+
+import pytest
+
+from millpond_contracts.bodies.jobs import EndReason, RetrySpec
+from millpond_contracts.bodies.work import ReportKind
+from millpond_contracts.errors import ErrorCode
+from millpond_kernel.db import SYSTEM
+from millpond_kernel.problem import ProblemError
+from millpond_scheduler.usecases.leases import extend_all, give_up_expired, give_up_forgotten, mark_silent
+from tests.integration.scheduler.world import World
+
+pytestmark = pytest.mark.integration
+
+
+async def pass_time(world: World, seconds: float) -> None:
+    """Lets the leases age by moving what is stored into the past."""
+    await world.value(
+        "UPDATE node_lease SET renewed_at = renewed_at - $1::interval, leased_until = leased_until - $1::interval,"
+        " exchange_at = exchange_at - $1::interval RETURNING 1",
+        timedelta(seconds=seconds),
+    )
+    await world.value(
+        "WITH x AS (UPDATE allocation SET bound_at = bound_at - $1::interval, active_at = active_at - $1::interval"
+        " RETURNING 1) SELECT count(*) FROM x",
+        timedelta(seconds=seconds),
+    )
+
+
+async def watch(world: World) -> tuple[int, int]:
+    """One look of the loop: how many nodes are newly silent, how many allocations were given up."""
+    now = await world.database.now()
+    async with world.database.begin(SYSTEM) as unit:
+        silent = await mark_silent(unit, now)
+        return silent, await give_up_expired(unit, now)
+
+
+async def test_node_when_silent_for_a_while_then_it_keeps_its_work_and_gets_no_more(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    leader = world.leader()
+    job = await world.submit(share)
+    await leader.step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.run_task(node.node_id, task)
+    await pass_time(world, 60)
+    assert await watch(world) == (1, 0)
+    waiting = await world.submit(share)
+    await leader.step()
+    assert await world.job_state(waiting.job_id) == "pending"
+    assert await world.job_state(job.job_id) == "running"
+    answer = await world.poll(node.node_id, [task])
+    assert answer.stops == []
+    await leader.step()
+    assert [item.job_id for item in (await world.poll(node.node_id, [task])).assignments] == [waiting.job_id]
+
+
+async def test_node_when_lease_and_grace_are_over_then_work_ends_at_its_last_sign_and_is_retried(world: World) -> None:
+    lost, other = await world.add_node(), await world.add_node(polls=False)
+    share = await world.add_virtual_pool()
+    leader = world.leader()
+    job = await world.submit(share, retry=RetrySpec(max=1))
+    await leader.step()
+    task = (await world.poll(lost.node_id)).assignments[0]
+    await world.run_task(lost.node_id, task)
+    await pass_time(world, 325)
+    assert await watch(world) == (1, 0)  # the lease is over, the grace is not
+    await pass_time(world, 10)
+    renewed = await world.value("SELECT renewed_at FROM node_lease")
+    assert await watch(world) == (0, 1)
+    row = (await world.fetch("SELECT * FROM allocation"))[0]
+    assert (row["reason"], row["released_at"]) == ("node_lost", max(renewed, row["active_at"]))
+    await world.poll(other.node_id)
+    await leader.step()
+    again = (await world.poll(other.node_id)).assignments[0]
+    assert (again.task_id, again.attempt) == (task.task_id, 2)
+    assert await world.job_state(job.job_id) in ("pending", "running")
+    await world.assert_counters_are_true()
+
+
+async def test_node_when_it_returns_after_its_work_was_given_up_then_it_is_told_to_stop(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.run_task(node.node_id, task)
+    await pass_time(world, 400)
+    await watch(world)
+    stops = (await world.poll(node.node_id, [task])).stops
+    assert [(stop.allocation_id, stop.epoch, stop.reason, stop.grace_seconds) for stop in stops] == [
+        (task.allocation_id, task.epoch, EndReason.NODE_LOST, 0)
+    ]
+    answer = await world.report(node.node_id, world.make_report(task, ReportKind.RELEASED, exit_code=0))
+    assert [item.code for item in answer.rejected] == [ErrorCode.ALLOCATION_EPOCH_STALE.value]
+
+
+async def test_leases_when_the_watch_begins_then_every_node_gets_a_whole_one(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    job = await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.run_task(node.node_id, task)
+    await pass_time(world, 4000)
+    now = await world.database.now()
+    async with world.database.begin(SYSTEM) as unit:
+        assert await extend_all(unit, now) == 1
+    assert (await watch(world))[1] == 0
+    assert await world.job_state(job.job_id) == "running"
+
+
+async def test_machine_when_restarted_then_what_it_does_not_bring_along_ended(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    await world.submit(share, count=2)
+    leader = world.leader()
+    await leader.step()
+    first, second = (await world.poll(node.node_id)).assignments
+    await world.run_task(node.node_id, first)
+    await world.run_task(node.node_id, second)
+    before = await world.value("SELECT renewed_at FROM node_lease")
+    world.boots[node.node_id] = "boot-2"
+    await world.poll(node.node_id, [second])
+    rows = await world.fetch("SELECT id, state, reason, active_at, released_at FROM allocation ORDER BY id")
+    ended = next(row for row in rows if row["id"] == first.allocation_id)
+    kept = next(row for row in rows if row["id"] == second.allocation_id)
+    assert (ended["reason"], ended["released_at"]) == ("node_restarted", max(before, ended["active_at"]))
+    assert kept["state"] == "active"
+    await world.assert_counters_are_true()
+
+
+async def test_agent_when_it_forgot_a_task_then_its_room_comes_back_after_a_while(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    job = await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.run_task(node.node_id, task)
+    await world.poll(node.node_id, [])
+    await world.poll(node.node_id, [task])
+    assert await world.value("SELECT missing_since FROM allocation") is None
+    await world.poll(node.node_id, [])
+    await world.value("UPDATE allocation SET missing_since = missing_since - interval '1 hour' RETURNING 1")
+    now = await world.database.now()
+    async with world.database.begin(SYSTEM) as unit:
+        assert await give_up_forgotten(unit, now) == 1
+    assert await world.job_state(job.job_id) == "failed"
+    await world.assert_counters_are_true()
+
+
+async def test_session_when_superseded_then_the_older_agent_is_refused(world: World) -> None:
+    node = await world.add_node()
+    await world.poll(node.node_id, incarnation=2)
+    with pytest.raises(ProblemError) as refused:
+        await world.poll(node.node_id, incarnation=1)
+    assert refused.value.code is ErrorCode.NODE_SUPERSEDED
+
+
+async def test_instants_when_reported_late_then_they_are_server_time_by_the_last_exchange(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    exchange = await world.value("SELECT exchange_at FROM node_lease")
+    # An outage of ten minutes: nothing reaches the server while the task starts and ends.
+    await pass_time(world, 600)
+    exchange -= timedelta(seconds=600)
+    active = world.make_report(task, ReportKind.ACTIVE, at_monotonic_ms=world.clock_ms + 2_000)
+    released = world.make_report(task, ReportKind.RELEASED, exit_code=0, at_monotonic_ms=world.clock_ms + 62_345)
+    world.clock_ms += 600_000
+    await world.report(node.node_id, active, released)
+    row = (await world.fetch("SELECT active_at, released_at FROM allocation"))[0]
+    assert row["active_at"] == exchange + timedelta(seconds=2)
+    assert row["released_at"] == exchange + timedelta(milliseconds=62_345)
+
+
+async def test_instants_when_the_machines_clock_jumps_then_they_stay_between_bind_and_receipt(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.report(node.node_id, world.make_report(task, ReportKind.ACTIVE, at_monotonic_ms=0))
+    await world.report(node.node_id, world.make_report(task, ReportKind.RELEASED, exit_code=0, at_monotonic_ms=2**53))
+    row = (await world.fetch("SELECT bound_at, active_at, released_at, clock_timestamp() AS now FROM allocation"))[0]
+    assert row["active_at"] == row["bound_at"]
+    assert row["active_at"] <= row["released_at"] <= row["now"]
