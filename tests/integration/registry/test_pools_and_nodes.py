@@ -229,3 +229,27 @@ async def test_snapshot_when_read_then_same_as_the_last_events(registry: Registr
     assert pages["flavors"] == sorted((row["flavor"] for row in flavors), key=lambda flavor: flavor["name"])
     assert [pool["name"] for pool in pages["pools"]] == ["default"]
     assert len(pages["capacity"]) == 1
+
+
+async def test_node_when_many_change_it_at_once_then_every_event_has_its_own_generation(registry: Registry) -> None:
+    agent = await ready_agent(registry)
+    path = f"/v1/nodes/{agent.node_id}"
+    before = await registry.events(agent.node_id)
+
+    async def operate(number: int) -> int:
+        verb = ("cordon", "uncordon", "drain")[number % 3]
+        return (await registry.operator("POST", f"{path}/{verb}", {})).status_code
+
+    async def report(number: int) -> int:
+        return (await agent.push(inventory(allocatable_cpu_milli=1000 + number))).status_code
+
+    codes = await asyncio.gather(*(operate(number) for number in range(12)), *(report(number) for number in range(6)))
+    assert set(codes) <= {200, 202, 204}
+    events = await registry.events(agent.node_id)
+    assert len(events) >= len(before) + 5
+    async with registry.database.begin(SYSTEM) as unit:
+        last = await unit.fetchrow("SELECT generation, body->'node' AS node FROM outbox ORDER BY id DESC LIMIT 1")
+    node = await registry.node(agent)
+    assert last is not None
+    assert node["generation"] == last["generation"]
+    assert {**node, "last_heartbeat_at": None} == {**last["node"], "last_heartbeat_at": None}

@@ -15,8 +15,11 @@ from millpond_contracts.ids import NodeId
 from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.leases import acquire_lease
+from millpond_kernel.rebuild import rebuild
 from millpond_kernel.worker import WorkerKernel
+from millpond_registry.consumers.scheduler import scheduler_consumer
 from millpond_registry.loops.nodes import NodeWatch
+from millpond_registry.usecases.capacity import take_allocation
 from tests.factories.registry import allocation, gpu, inventory
 from tests.integration.databases import MigratedDatabase
 from tests.integration.registry.conftest import Registry
@@ -126,6 +129,28 @@ async def test_worker_when_figures_are_corrupted_then_recount_repairs_them(worki
         await unit.execute("UPDATE capacity SET tally = '{}'")
     await eventually(lambda: _is(total, 1000))
     assert "capacity_drift_found" in await working.events(f"{pool_id}/capacity")
+
+
+async def test_rebuild_when_view_holds_a_ghost_then_gone_and_capacity_is_right(working: Registry) -> None:
+    agent = working.agent()
+    await agent.become_ready(await working.join_token(), inventory([gpu(0)]))
+    node = await working.node(agent)
+    ghost = AllocationView.model_validate(allocation(node, [250]))
+    async with working.database.begin(SYSTEM) as unit:
+        await take_allocation(unit, ghost)
+    settings = working.services.settings["registry"]
+    key = settings.service_key.get_secret_value()
+    feed = ServiceClient("scheduler", "http://millpond", key, transport=working.services.transport)
+    await rebuild(working.database, feed, scheduler_consumer())
+    await feed.close()
+
+    async def allocated() -> Any:
+        devices = (await working.get(f"/v1/pools/{node['pool_id']}/capacity"))["devices"]
+        return [device["allocated"] for device in devices]
+
+    await eventually(lambda: _is(allocated, [0]))
+    async with working.database.begin(SYSTEM) as unit:
+        assert await unit.fetchval("SELECT count(*) FROM allocation") == 0
 
 
 async def _is(read: Any, wanted: object) -> bool:
