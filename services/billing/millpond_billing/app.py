@@ -6,6 +6,7 @@ from fastapi import FastAPI
 from millpond_billing.background.sending import make_celery, make_enqueue
 from millpond_billing.routes import exports, prices, reconciliations, statements
 from millpond_billing.settings import Settings
+from millpond_billing.usecases.prices import list_price_items
 from millpond_kernel.app import Kernel, ServiceApp, build_app
 
 
@@ -21,6 +22,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
         ServiceApp(
             settings=chosen,
             routers=(prices.router, statements.router, exports.router, reconciliations.router),
+            snapshots={"prices": list_price_items},
             on_start=on_start,
             transport=transport,
         )

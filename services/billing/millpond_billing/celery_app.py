@@ -6,22 +6,22 @@ from collections.abc import Awaitable, Callable
 from celery import Celery
 
 from millpond_billing.background.sending import EXPORT_TASK, STATEMENT_TASK, make_celery
-from millpond_billing.background.work import build_one_export, close_one_statement
+from millpond_billing.background.work import build_one_export, close_statements
 from millpond_billing.settings import Settings
 from millpond_contracts.ids import ExportId, StatementId
 from millpond_kernel.db import Database
 
 
-def _with_database(settings: Settings, work: Callable[[Database], Awaitable[bool]]) -> bool:
-    async def run() -> bool:
+def _with_database(settings: Settings, work: Callable[[Database], Awaitable[object]]) -> None:
+    async def run() -> None:
         database = Database("billing", settings.database_url.get_secret_value(), pool_size=2)
         await database.open(settings.database_wait_seconds)
         try:
-            return await work(database)
+            await work(database)
         finally:
             await database.close()
 
-    return asyncio.run(run())
+    asyncio.run(run())
 
 
 def register_tasks(app: Celery, settings: Settings) -> None:
@@ -34,7 +34,7 @@ def register_tasks(app: Celery, settings: Settings) -> None:
 
     @app.task(name=STATEMENT_TASK)  # type: ignore[untyped-decorator]
     def close_statement(statement_id: str) -> None:
-        _with_database(settings, lambda database: close_one_statement(database, StatementId.parse(statement_id)))
+        _with_database(settings, lambda database: close_statements(database, StatementId.parse(statement_id)))
 
 
 def __getattr__(name: str) -> Celery:

@@ -22,6 +22,9 @@ class Settings(ServiceSettings):
     statement_grace_seconds: int = Field(
         172_800, ge=0, le=2_592_000, description="time after a period's end before its statement is closed, in seconds"
     )
+    due_seconds: float = Field(
+        5.0, ge=0.1, le=600, description="interval of the look for statements and exports that are due, in seconds"
+    )
     overdue_seconds: int = Field(
         60, ge=1, le=86_400, description="after this queued background work is handed out again, in seconds"
     )

@@ -8,7 +8,7 @@ from millpond_billing.background.sending import make_celery, make_enqueue
 from millpond_billing.consumers.quota import tenants_consumer
 from millpond_billing.consumers.registry import nodes_consumer
 from millpond_billing.consumers.scheduler import allocations_consumer
-from millpond_billing.loops.due import due_loop, publish_example
+from millpond_billing.loops.due import DueTimes, due_loop, publish_example
 from millpond_billing.loops.reconcile import reconcile_loop
 from millpond_billing.settings import Settings
 from millpond_kernel.loops import Loop
@@ -23,15 +23,14 @@ def create_worker(
     chosen = settings or Settings()
 
     def parts(kernel: WorkerKernel) -> tuple[Sequence[Consumer], Sequence[Loop]]:
-        metering = allocations_consumer()
         enqueue = make_enqueue(make_celery(chosen.redis_url.get_secret_value(), chosen.redis_prefix))
+        scheduler = kernel.clients["scheduler"]
+        times = DueTimes(chosen.due_seconds, chosen.statement_grace_seconds, chosen.overdue_seconds)
         loops = (
-            due_loop(kernel.database, enqueue, chosen.statement_grace_seconds, chosen.overdue_seconds),
-            reconcile_loop(
-                kernel.database, kernel.clients["scheduler"], chosen.reconcile_seconds, lambda: metering.lag == 0
-            ),
+            due_loop(kernel.database, scheduler, enqueue, times),
+            reconcile_loop(kernel.database, scheduler, chosen.reconcile_seconds),
         )
-        return (metering, tenants_consumer(), nodes_consumer()), loops
+        return (allocations_consumer(), tenants_consumer(), nodes_consumer()), loops
 
     async def on_start(kernel: WorkerKernel) -> None:
         await publish_example(kernel.database)

@@ -5,10 +5,12 @@ from decimal import Decimal
 
 import pytest
 
-from millpond_billing.store.tenants import calendar_of, save_tenant
-from millpond_billing.usecases.metering import note_allocation
+from millpond_billing.store.segments import WrittenRange, list_written
+from millpond_billing.store.tenants import save_tenant
+from millpond_billing.usecases.metering import take_allocations
 from millpond_billing.usecases.prices import ensure_example_prices
-from millpond_billing.usecases.statements import draft_statement, find_period
+from millpond_billing.usecases.periods import find_period
+from millpond_billing.usecases.statements import draft_statement
 from millpond_contracts.bodies.bills import ChargeKind
 from millpond_contracts.bodies.jobs import AllocationState, AllocationView, EndReason
 from millpond_contracts.bodies.tenants import TenantState, TenantView
@@ -69,12 +71,13 @@ async def test_released_allocation_when_noted_twice_then_billed_once(migrated: M
             await ensure_example_prices(unit)
             await save_tenant(unit, tenant)
             for _ in range(2):
-                await note_allocation(unit, held)
-            period = find_period(calendar_of(tenant), None, START)
-            statement, segments = await draft_statement(unit, tenant, period, START + timedelta(hours=1))
+                await take_allocations(unit, [held])
+            period = await find_period(unit, tenant, None, START)
+            statement = await draft_statement(unit, tenant, period, START + timedelta(hours=1))
+            written = await list_written(unit, WrittenRange(tenant.tenant_id, period.start, period.end))
         # 100.25 s of active time are 101 whole seconds; 2 cores at 0.18 and 4 GiB at 0.018 an hour.
         expected = Decimal(101) / 3600 * (2 * Decimal("0.18") + 4 * Decimal("0.018"))
-        assert {segment.rated.segment.seconds for segment in segments} == {101}
+        assert [one.segment.seconds for one in written] == [101, 101]
         assert statement.total.amount == round(expected, 2)
         lines = sum(money.amount for money in statement.subtotals.values())
         assert lines == statement.total.amount

@@ -1,9 +1,11 @@
 """Hands a row's id to Celery. A message that cannot be sent is only late: what is overdue is handed out again."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 
 from celery import Celery
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from millpond_kernel.observability import log
 
@@ -30,18 +32,22 @@ def make_celery(redis_url: str, redis_prefix: str) -> Celery:
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
             "socket_timeout": None,
+            "socket_connect_timeout": 2,
         },
     )
     return app
 
 
-def make_enqueue(app: Celery) -> Callable[[str, str], None]:
-    """(kind, id) -> a message for the task `billing.<kind>`."""
+def make_enqueue(app: Celery) -> Callable[[str, str], Awaitable[None]]:
+    """(kind, id) -> a message for the task `billing.<kind>`; a slow or absent broker holds nobody else up."""
 
-    def enqueue(kind: str, row_id: str) -> None:
+    def send(kind: str, row_id: str) -> None:
         try:
             app.send_task(f"billing.{kind}", (row_id,), retry=False)
-        except (OperationalError, OSError) as error:
+        except (OperationalError, RedisError, OSError) as error:
             log.warning("not_enqueued", kind=kind, id=row_id, error=type(error).__name__)
+
+    async def enqueue(kind: str, row_id: str) -> None:
+        await asyncio.to_thread(send, kind, row_id)
 
     return enqueue

@@ -3,28 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
-from millpond_billing.usecases.metering import note_allocation
+from millpond_billing.store.cursors import METERING
+from millpond_billing.usecases.metering import take_allocations
 from millpond_contracts.bodies.jobs import AllocationView
-from millpond_contracts.events import Envelope
 from millpond_contracts.events.scheduler import ALLOCATION_EVENTS, AllocationEvent
 from millpond_kernel.streams import Consumer
 from millpond_kernel.uow import UnitOfWork
 
 
-async def _on_allocation(unit: UnitOfWork, envelope: Envelope, event: AllocationEvent) -> None:
-    await note_allocation(unit, event.allocation)
+async def _on_allocations(unit: UnitOfWork, events: Sequence[AllocationEvent]) -> None:
+    await take_allocations(unit, [event.allocation for event in events])
 
 
 async def _load_allocations(unit: UnitOfWork, items: Sequence[dict[str, Any]]) -> None:
-    for item in items:
-        await note_allocation(unit, AllocationView.model_validate(item))
+    await take_allocations(unit, [AllocationView.model_validate(item) for item in items])
 
 
 def allocations_consumer() -> Consumer:
     """Follows the scheduler's allocations."""
     return Consumer(
-        "metering",
+        METERING,
         "scheduler",
-        dict.fromkeys(ALLOCATION_EVENTS, _on_allocation),
+        batch_handlers=dict.fromkeys(ALLOCATION_EVENTS, _on_allocations),
         snapshots={"allocations": _load_allocations},
     )

@@ -129,6 +129,33 @@ def conserve(capacity: Sequence[Capacity], held: Iterable[Held], start: int, end
     return Conservation(by_state, total)
 
 
+def overheld(capacity: Sequence[Capacity], held: Iterable[Held], start: int, end: int) -> int:
+    """Amount x microseconds held beyond the capacity over `[start, end)`: zero unless `conserve` would raise."""
+    excess = 0
+    for first, last, span, in_force in _sweep(capacity, held, start, end):
+        amount = sum(one.amount for one in in_force) - (0 if span is None else span.amount)
+        excess += max(0, amount) * (last - first)
+    return excess
+
+
+def with_gaps_held(capacity: Sequence[Capacity], held: Sequence[Held], start: int, end: int) -> tuple[Capacity, ...]:
+    """The capacity, and where none is known but something is held, what was there nearest before (or after).
+
+    A node that left, or a device that fell silent, still has what was not released yet; nobody else may have it, so it
+    counts as unavailable.
+    """
+    if not capacity:
+        return ()
+    filled: list[Capacity] = []
+    nearest = capacity[0]
+    for first, last, span, in_force in _sweep(capacity, held, start, end):
+        if span is not None:
+            nearest = span
+        elif in_force:
+            filled.append(Capacity(first, last, nearest.amount, available=False))
+    return tuple(sorted((*capacity, *filled), key=lambda one: one.start))
+
+
 def value_at_list(
     capacity: Sequence[Capacity], held: Sequence[Held], start: int, end: int, book: PriceBook, sku: Sku
 ) -> Valued:

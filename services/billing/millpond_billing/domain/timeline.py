@@ -146,7 +146,8 @@ def _first(facts: Sequence[_F], anomalies: set[Anomaly]) -> _F | None:
     """The fact of the lowest generation; others that say something else are conflicts."""
     if not facts:
         return None
-    ordered = sorted(facts, key=lambda fact: (fact.generation, fact.at, repr(fact)))
+    # Writing a fact out costs more than all the rest; one alone needs no order.
+    ordered = sorted(facts, key=lambda fact: (fact.generation, fact.at, repr(fact))) if len(facts) > 1 else facts
     for other in ordered[1:]:
         if _content(other) != _content(ordered[0]):
             anomalies.add(Anomaly(AnomalyKind.CONFLICT, repr(other)))

@@ -1,14 +1,19 @@
-"""Which tenant a request about money is about, and as whom the rows are read."""
+"""Which tenant a request about money is about, and what instants it may name."""
 
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Annotated
 
 from fastapi import Request
+from pydantic import AwareDatetime, Field
 
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
 from millpond_kernel.app import Kernel
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
+
+# An instant with its zone, far enough from the ends of the calendar to be converted.
+Moment = Annotated[AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=UTC), le=datetime(9000, 1, 1, tzinfo=UTC))]
 
 
 def kernel_of(request: Request) -> Kernel:
@@ -28,14 +33,10 @@ def wanted_tenant(caller: Principal, tenant_id: TenantId | None) -> TenantId:
     return caller.tenant_for(tenant_id)
 
 
-def aware(moment: datetime | None) -> datetime | None:
-    """The instant as given; a time without zone is refused.
+def tenant_filter(caller: Principal, tenant_id: TenantId | None) -> TenantId | None:
+    """The tenant that a list is narrowed to; None = every tenant, for operators.
 
     Raises:
-        ProblemError: 422.
+        ProblemError: a tenant's caller named another.
     """
-    if moment is not None and moment.tzinfo is None:
-        raise ProblemError(
-            ErrorCode.BODY_INVALID, f"{moment.isoformat()} has no time zone; write it with Z or an offset."
-        )
-    return moment
+    return tenant_id if caller.tenant_id is None else caller.tenant_for(tenant_id)

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
 
 from millpond_billing.domain.timeline import moment_of
-from millpond_billing.routes.access import aware, kernel_of, wanted_tenant
+from millpond_billing.routes.access import kernel_of, tenant_filter, wanted_tenant
 from millpond_billing.store import exports as rows_of_exports
-from millpond_billing.store.tenants import calendar_of, get_tenant
+from millpond_billing.store.tenants import get_tenant
 from millpond_billing.usecases.exports import export_file
-from millpond_billing.usecases.statements import find_period
+from millpond_billing.usecases.periods import find_period
 from millpond_contracts.bodies.bills import ExportSpec, ExportState, ExportView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.errors import ErrorCode
@@ -39,13 +39,13 @@ async def create_export(request: Request, spec: ExportSpec, caller: ReaderCaller
         status=202,
         location=lambda made: f"/v1/exports/{made.export_id}",  # type: ignore[attr-defined]
     )
-    request.app.state.enqueue("export", str(ExportView.model_validate_json(bytes(response.body)).export_id))
+    await request.app.state.enqueue("export", str(ExportView.model_validate_json(bytes(response.body)).export_id))
     return response
 
 
 async def _queue(unit: UnitOfWork, caller: Principal, spec: ExportSpec, now: datetime) -> ExportView:
     tenant = await get_tenant(unit, wanted_tenant(caller, spec.tenant_id))
-    period = find_period(calendar_of(tenant), aware(spec.period_start), now)
+    period = await find_period(unit, tenant, spec.period_start, now)
     return await rows_of_exports.insert_export(
         unit, tenant.tenant_id, spec.format, moment_of(period.start), moment_of(period.end)
     )
@@ -57,7 +57,9 @@ async def list_exports(
 ) -> Page[ExportView]:
     """Lists exports."""
     async with kernel_of(request).database.begin(caller.scope) as unit:
-        rows = await rows_of_exports.list_exports(unit, paging.after_uuid(), paging.limit + 1, tenant_id)
+        rows = await rows_of_exports.list_exports(
+            unit, paging.after_uuid(), paging.limit + 1, tenant_filter(caller, tenant_id)
+        )
     return make_page(rows, paging, rows_of_exports.export_view, lambda row: ExportId.of(row["id"]))
 
 
@@ -78,6 +80,8 @@ async def read_content(request: Request, export_id: ExportId, caller: ReaderCall
     async with kernel_of(request).database.begin(caller.scope) as unit:
         view = await rows_of_exports.get_export(unit, export_id)
     file = export_file(request.app.state.export_folder, export_id)
-    if view.state is not ExportState.READY or not file.is_file():
+    if view.state is not ExportState.READY:
         raise ProblemError(ErrorCode.EXPORT_NOT_READY, f"The export is {view.state.value}; ask again when it is ready.")
+    if not file.is_file():
+        raise ProblemError(ErrorCode.EXPORT_NOT_READY, "The file of this export is gone; create another export.")
     return FileResponse(file, media_type="text/csv", filename=f"{export_id}.csv", headers={"ETag": f'"{view.digest}"'})

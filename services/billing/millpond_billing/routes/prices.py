@@ -9,7 +9,6 @@ from millpond_contracts.bodies.bills import PriceVersionSpec, PriceVersionView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import PriceVersionId
 from millpond_kernel.auth import OperatorCaller, ReaderCaller
-from millpond_kernel.db import SYSTEM
 from millpond_kernel.generation import etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
@@ -21,13 +20,12 @@ router = APIRouter(prefix="/v1/price-books", tags=["prices"])
 async def publish(request: Request, spec: PriceVersionSpec, caller: OperatorCaller, key: IdempotencyKey) -> Response:
     """Publishes prices; they never change, a later version follows them."""
     kernel = kernel_of(request)
-    now = await kernel.database.now()
     return await run_idempotent(
         request,
         kernel.database,
         caller,
         key,
-        lambda unit: publish_prices(unit, caller, spec, now),
+        lambda unit: publish_prices(unit, caller, spec),
         location=lambda made: f"/v1/price-books/{made.price_version_id}",  # type: ignore[attr-defined]
     )
 
@@ -35,9 +33,8 @@ async def publish(request: Request, spec: PriceVersionSpec, caller: OperatorCall
 @router.get("")
 async def list_versions(request: Request, caller: ReaderCaller, paging: Paging) -> Page[PriceVersionView]:
     """Lists published versions: the public ones and, for a tenant, its own."""
-    # A public price belongs to no tenant, so these rows are read by the service and chosen by the query.
-    async with kernel_of(request).database.begin(SYSTEM) as unit:
-        rows = await rows_of_prices.list_price_versions(unit, paging.after_uuid(), paging.limit + 1, caller.tenant_id)
+    async with kernel_of(request).database.begin(caller.scope) as unit:
+        rows = await rows_of_prices.list_price_versions(unit, paging.after_uuid(), paging.limit + 1)
     return make_page(rows, paging, rows_of_prices.price_version_view, lambda row: PriceVersionId.of(row["id"]))
 
 
@@ -46,7 +43,7 @@ async def get_version(
     request: Request, response: Response, price_version_id: PriceVersionId, caller: ReaderCaller
 ) -> PriceVersionView:
     """One published version."""
-    async with kernel_of(request).database.begin(SYSTEM) as unit:
-        view = await rows_of_prices.get_price_version(unit, price_version_id, caller.tenant_id)
+    async with kernel_of(request).database.begin(caller.scope) as unit:
+        view = await rows_of_prices.get_price_version(unit, price_version_id)
     response.headers["ETag"] = etag(view.generation)
     return view

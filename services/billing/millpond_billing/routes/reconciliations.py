@@ -1,11 +1,11 @@
 """`/v1/reconciliations`: the proof that everything adds up."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from millpond_billing.routes.access import aware, kernel_of
+from millpond_billing.routes.access import Moment, kernel_of
 from millpond_billing.usecases.bill_check import check_bill
 from millpond_billing.usecases.reconciliations import conservation_lines
 from millpond_contracts.bodies.bills import Reconciliation
@@ -22,19 +22,22 @@ router = APIRouter(prefix="/v1/reconciliations", tags=["reconciliations"])
 async def reconcile(
     request: Request,
     caller: OperatorCaller,
-    start_at: Annotated[datetime | None, Query(description="default: a day before the end")] = None,
-    end_at: Annotated[datetime | None, Query(description="default: now")] = None,
+    start_at: Annotated[Moment | None, Query(description="default: a day before the end")] = None,
+    end_at: Annotated[Moment | None, Query(description="default: now")] = None,
     node_id: NodeId | None = None,
     tenant_id: TenantId | None = None,
+    period_start: Annotated[Moment | None, Query(description="of the tenant's bill; none = the present one")] = None,
 ) -> Reconciliation:
-    """Conservation of every node over an interval; with a tenant, its bill of the present period as well."""
+    """Conservation of every node over an interval; with a tenant, its bill of a period as well."""
     kernel = kernel_of(request)
     now = await kernel.database.now()
-    end = min(aware(end_at) or now, now)
-    start = aware(start_at) or end - timedelta(days=1)
+    end = min(end_at or now, now)
+    start = start_at or end - timedelta(days=1)
     if start >= end:
         raise ProblemError(ErrorCode.BODY_INVALID, "start_at must lie before end_at, and end_at not in the future.")
     async with kernel.database.begin(SYSTEM) as unit:
+        # One moment for everything: what is released meanwhile would else be on one side only.
+        await unit.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         lines = await conservation_lines(unit, start, end, node_id)
-        bill = None if tenant_id is None else await check_bill(unit, tenant_id, now)
+        bill = None if tenant_id is None else await check_bill(unit, tenant_id, period_start, now)
     return Reconciliation(start_at=start, end_at=end, conservation=lines, bill=bill)

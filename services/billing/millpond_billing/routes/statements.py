@@ -6,12 +6,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 
 from millpond_billing.domain.timeline import moment_of
-from millpond_billing.routes.access import aware, kernel_of, wanted_tenant
+from millpond_billing.routes.access import Moment, kernel_of, tenant_filter, wanted_tenant
 from millpond_billing.store import statements as rows_of_statements
-from millpond_billing.store.tenants import calendar_of, get_tenant
-from millpond_billing.usecases.charges import charge_views
-from millpond_billing.usecases.metering import metered_segments
-from millpond_billing.usecases.statements import draft_statement, find_period
+from millpond_billing.store.tenants import get_tenant
+from millpond_billing.usecases.charges import ChargeQuery, parse_place
+from millpond_billing.usecases.charges import list_charges as read_charges
+from millpond_billing.usecases.periods import find_period
+from millpond_billing.usecases.statements import draft_statement
 from millpond_contracts.bodies.bills import ChargeView, StatementView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import JobId, ProjectId, StatementId, TenantId
@@ -21,7 +22,7 @@ from millpond_kernel.tenancy import Principal
 
 router = APIRouter(prefix="/v1", tags=["statements"])
 
-PeriodStart = Annotated[datetime | None, Query(description="start of the period; none = the present one")]
+PeriodStart = Annotated[Moment | None, Query(description="start of the period; none = the present one")]
 
 
 @router.get("/statements")
@@ -31,7 +32,7 @@ async def list_statements(
     """Lists closed statements."""
     async with kernel_of(request).database.begin(caller.scope) as unit:
         rows = await rows_of_statements.list_statements(
-            unit, paging.after_uuid(), paging.limit + 1, tenant_id or caller.tenant_id
+            unit, paging.after_uuid(), paging.limit + 1, tenant_filter(caller, tenant_id)
         )
     return make_page(rows, paging, rows_of_statements.statement_view, lambda row: StatementId.of(row["id"]))
 
@@ -46,9 +47,9 @@ async def get_current(
     tenant_key = wanted_tenant(caller, tenant_id)
     async with kernel.database.begin(caller.scope) as unit:
         tenant = await get_tenant(unit, tenant_key)
-        period = find_period(calendar_of(tenant), aware(period_start), now)
+        period = await find_period(unit, tenant, period_start, now)
         closed = await rows_of_statements.find_closed(unit, tenant_key, moment_of(period.start))
-        return closed or (await draft_statement(unit, tenant, period, now))[0]
+        return closed or await draft_statement(unit, tenant, period, now)
 
 
 @router.get("/statements/{statement_id}")
@@ -80,7 +81,7 @@ async def list_charges(
 ) -> Page[ChargeView]:
     """The charges of a period up to now, in order of time."""
     key = wanted_tenant(caller, tenant_id)
-    return await _charges(request, caller, paging, key, aware(period_start), job_id, project_id)
+    return await _charges(request, caller, paging, key, period_start, job_id, project_id)
 
 
 async def _charges(
@@ -96,11 +97,7 @@ async def _charges(
     now = await kernel.database.now()
     async with kernel.database.begin(caller.scope) as unit:
         tenant = await get_tenant(unit, tenant_id)
-        period = find_period(calendar_of(tenant), period_start, now)
-        segments = await metered_segments(unit, tenant_id, period.start, period.end, int(now.timestamp() * 1_000_000))
-    views = charge_views(segments, job_id, project_id)
-    # Lines are ordered by time and only grow at the end, so a position in them is a stable cursor.
-    first = paging.after_int() or 0
-    shown = views[first : first + paging.limit]
-    more = len(views) > first + paging.limit
-    return Page[ChargeView](items=shown, next_cursor=encode_cursor(first + paging.limit) if more else None)
+        period = await find_period(unit, tenant, period_start, now)
+        query = ChargeQuery(tenant_id, period, now, job_id, project_id)
+        views, following = await read_charges(unit, query, parse_place(paging.after_text()), paging.limit)
+    return Page[ChargeView](items=views, next_cursor=None if following is None else encode_cursor(str(following)))

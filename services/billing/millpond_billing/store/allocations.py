@@ -1,6 +1,6 @@
 """Allocations as the scheduler told them last, and the timelines they make."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from datetime import datetime
 
 import asyncpg
@@ -8,28 +8,78 @@ import asyncpg
 from millpond_billing.domain.facts import Activated, Bound, Fact, Holding, Parties, ProviderStopRequested, Released
 from millpond_billing.domain.timeline import Timeline, find_timeline, instant_of
 from millpond_contracts.bodies.jobs import PROVIDER_ENDS, AllocationView
-from millpond_contracts.ids import TenantId
+from millpond_contracts.ids import AllocationId, NodeId, TenantId
 from millpond_contracts.prices import Resource, Sku, Term
 from millpond_kernel.uow import UnitOfWork
 
+_SAVE = """
+INSERT INTO allocation_view AS v
+    (allocation_id, tenant_id, node_id, body, bound_at, active_at, released_at, generation)
+SELECT i, t, n, b::jsonb, h, a, r, g FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::timestamptz[],
+    $6::timestamptz[], $7::timestamptz[], $8::bigint[]) AS x(i, t, n, b, h, a, r, g) ORDER BY i
+ON CONFLICT (allocation_id) DO UPDATE SET body = excluded.body, bound_at = excluded.bound_at,
+    active_at = excluded.active_at, released_at = excluded.released_at, generation = excluded.generation, unrated = NULL
+WHERE excluded.generation > v.generation
+RETURNING allocation_id
+"""
 
-async def save_allocation(unit: UnitOfWork, allocation: AllocationView) -> bool:
-    """Keeps the newest state of an allocation; False when a newer one is known."""
-    changed = await unit.execute(
-        "INSERT INTO allocation_view AS v"
-        " (allocation_id, tenant_id, body, bound_at, active_at, released_at, generation)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (allocation_id) DO UPDATE SET body = excluded.body,"
-        " active_at = excluded.active_at, released_at = excluded.released_at, generation = excluded.generation"
-        " WHERE excluded.generation > v.generation",
-        allocation.allocation_id,
-        allocation.tenant_id,
-        allocation.model_dump(mode="json"),
-        allocation.bound_at,
-        allocation.active_at,
-        allocation.released_at,
-        allocation.generation,
+
+async def save_allocations(unit: UnitOfWork, allocations: Sequence[AllocationView]) -> list[AllocationView]:
+    """Keeps the newest state of each allocation; those that were news, once each, their rows locked."""
+    newest: dict[AllocationId, AllocationView] = {}
+    for one in allocations:
+        known = newest.get(one.allocation_id)
+        if known is None or known.generation < one.generation:
+            newest[one.allocation_id] = one
+    states = list(newest.values())
+    rows = await unit.fetch(
+        _SAVE,
+        [one.allocation_id for one in states],
+        [one.tenant_id for one in states],
+        [one.node_id for one in states],
+        [one.model_dump_json() for one in states],
+        [one.bound_at for one in states],
+        [one.active_at for one in states],
+        [one.released_at for one in states],
+        [one.generation for one in states],
     )
-    return changed == 1
+    return [newest[AllocationId.of(row["allocation_id"])] for row in rows]
+
+
+async def mark_unrated(unit: UnitOfWork, reasons: Sequence[tuple[AllocationId, str]]) -> None:
+    """Keeps why released allocations could not be rated yet."""
+    changed = await unit.execute(
+        "UPDATE allocation_view v SET unrated = x.reason FROM unnest($1::uuid[], $2::text[]) AS x(id, reason)"
+        " WHERE v.allocation_id = x.id",
+        [key for key, _ in reasons],
+        [reason for _, reason in reasons],
+    )
+    assert changed == len(reasons), "they were saved before"
+
+
+async def clear_unrated(unit: UnitOfWork, allocation_ids: Sequence[AllocationId]) -> None:
+    """Tells that these are rated now."""
+    await unit.execute(
+        "UPDATE allocation_view SET unrated = NULL WHERE allocation_id = ANY($1::uuid[])", list(allocation_ids)
+    )
+
+
+async def lock_unrated(unit: UnitOfWork, limit: int) -> list[AllocationView]:
+    """Released allocations that are not rated yet, locked."""
+    rows = await unit.fetch(
+        "SELECT body FROM allocation_view WHERE unrated IS NOT NULL ORDER BY allocation_id LIMIT $1"
+        " FOR UPDATE SKIP LOCKED",
+        limit,
+    )
+    return [allocation_of(row) for row in rows]
+
+
+async def has_unrated(unit: UnitOfWork, tenant_id: TenantId) -> bool:
+    """Whether a released allocation of the tenant is not rated yet."""
+    row = await unit.fetchrow(
+        "SELECT 1 FROM allocation_view WHERE tenant_id = $1 AND unrated IS NOT NULL LIMIT 1", tenant_id
+    )
+    return row is not None
 
 
 def allocation_of(row: asyncpg.Record) -> AllocationView:
@@ -37,31 +87,75 @@ def allocation_of(row: asyncpg.Record) -> AllocationView:
     return AllocationView.model_validate(row["body"])
 
 
-async def list_open_allocations(unit: UnitOfWork, tenant_id: TenantId | None) -> list[AllocationView]:
-    """Allocations that are active and not released, by id."""
+async def list_running(unit: UnitOfWork, tenant_id: TenantId, until: datetime) -> list[AllocationView]:
+    """Allocations that became active before `until` and are not released, by id."""
     rows = await unit.fetch(
-        "SELECT body FROM allocation_view WHERE released_at IS NULL AND active_at IS NOT NULL"
-        " AND ($1::uuid IS NULL OR tenant_id = $1) ORDER BY allocation_id",
+        "SELECT body FROM allocation_view WHERE released_at IS NULL AND active_at < $2 AND tenant_id = $1"
+        " ORDER BY allocation_id",
         tenant_id,
+        until,
     )
     return [allocation_of(row) for row in rows]
 
 
-async def list_live_generations(unit: UnitOfWork) -> dict[str, int]:
-    """Allocation id -> generation, of everything held as far as billing knows."""
+async def list_running_ids(unit: UnitOfWork, tenant_id: TenantId, until: datetime) -> list[AllocationId]:
+    """The ids of `list_running`."""
     rows = await unit.fetch(
-        "SELECT body->>'allocation_id' AS id, generation FROM allocation_view WHERE released_at IS NULL"
+        "SELECT allocation_id FROM allocation_view WHERE released_at IS NULL AND active_at < $2 AND tenant_id = $1",
+        tenant_id,
+        until,
     )
-    return {row["id"]: row["generation"] for row in rows}
+    return [AllocationId.of(row["allocation_id"]) for row in rows]
 
 
-async def each_allocation(unit: UnitOfWork, node_id: object, until: object) -> AsyncIterator[AllocationView]:
-    """Allocations of a node that were bound before `until`."""
+async def list_allocations(unit: UnitOfWork, allocation_ids: Sequence[AllocationId]) -> list[AllocationView]:
+    """These allocations as they are now, by id."""
     rows = await unit.fetch(
-        "SELECT body FROM allocation_view WHERE body->>'node_id' = $1 AND bound_at < $2", str(node_id), until
+        "SELECT body FROM allocation_view WHERE allocation_id = ANY($1::uuid[]) ORDER BY allocation_id",
+        list(allocation_ids),
     )
-    for row in rows:
-        yield allocation_of(row)
+    return [allocation_of(row) for row in rows]
+
+
+async def list_active_between(
+    unit: UnitOfWork, tenant_id: TenantId, start_at: datetime, end_at: datetime
+) -> list[AllocationView]:
+    """Allocations of a tenant that were active at some time in `[start_at, end_at)`."""
+    rows = await unit.fetch(
+        "SELECT body FROM allocation_view WHERE tenant_id = $1 AND active_at < $3"
+        " AND (released_at IS NULL OR released_at > $2) ORDER BY allocation_id",
+        tenant_id,
+        start_at,
+        end_at,
+    )
+    return [allocation_of(row) for row in rows]
+
+
+async def list_held_on(unit: UnitOfWork, node_id: NodeId, start_at: datetime, end_at: datetime) -> list[AllocationView]:
+    """Allocations that held something of a node at some time in `[start_at, end_at)`."""
+    rows = await unit.fetch(
+        "SELECT body FROM allocation_view WHERE node_id = $1 AND bound_at < $3"
+        " AND (released_at IS NULL OR released_at > $2) ORDER BY allocation_id",
+        node_id,
+        start_at,
+        end_at,
+    )
+    return [allocation_of(row) for row in rows]
+
+
+async def list_generations(unit: UnitOfWork, allocation_ids: Sequence[AllocationId]) -> dict[AllocationId, int]:
+    """Allocation -> the generation that is known, of those that are known."""
+    rows = await unit.fetch(
+        "SELECT allocation_id, generation FROM allocation_view WHERE allocation_id = ANY($1::uuid[])",
+        list(allocation_ids),
+    )
+    return {AllocationId.of(row["allocation_id"]): int(row["generation"]) for row in rows}
+
+
+async def list_held_ids(unit: UnitOfWork) -> list[AllocationId]:
+    """Everything held as far as billing knows."""
+    rows = await unit.fetch("SELECT allocation_id FROM allocation_view WHERE released_at IS NULL")
+    return [AllocationId.of(row["allocation_id"]) for row in rows]
 
 
 def holding_of(allocation: AllocationView) -> Holding:
@@ -102,22 +196,6 @@ def _facts(allocation: AllocationView) -> list[Fact]:
         facts.append(ProviderStopRequested(key, generation, instant_of(allocation.waived_from)))
     if allocation.released_at is not None:
         reason = allocation.reason
-        fault = reason in PROVIDER_ENDS
-        facts.append(
-            Released(key, generation, instant_of(allocation.released_at), reason.value if reason else "unknown", fault)
-        )
+        told = "unknown" if reason is None else reason.value
+        facts.append(Released(key, generation, instant_of(allocation.released_at), told, reason in PROVIDER_ENDS))
     return facts
-
-
-async def list_active_between(
-    unit: UnitOfWork, tenant_id: TenantId, start_at: datetime, end_at: datetime
-) -> list[AllocationView]:
-    """Allocations of a tenant that were active at some time in `[start_at, end_at)`."""
-    rows = await unit.fetch(
-        "SELECT body FROM allocation_view WHERE tenant_id = $1 AND active_at < $3"
-        " AND (released_at IS NULL OR released_at > $2) ORDER BY allocation_id",
-        tenant_id,
-        start_at,
-        end_at,
-    )
-    return [allocation_of(row) for row in rows]

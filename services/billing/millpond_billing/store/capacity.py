@@ -33,42 +33,38 @@ async def note_node(unit: UnitOfWork, node: NodeView, at: datetime) -> None:
         "SELECT item, start_at, sku, amount, available FROM capacity_span WHERE node_id = $1 AND end_at IS NULL",
         node.node_id,
     )
-    present = {row["item"]: row for row in rows}
-    for item, row in present.items():
-        if offered.get(item) != (row["sku"], row["amount"], row["available"]):
-            await _end_span(unit, node.node_id, row, at)
-    for item, (sku, amount, available) in offered.items():
-        row = present.get(item)
-        if row is None or (row["sku"], row["amount"], row["available"]) != (sku, amount, available):
-            await unit.execute(
-                "INSERT INTO capacity_span (node_id, item, start_at, sku, amount, available)"
-                " VALUES ($1, $2, $3, $4, $5, $6)"
-                " ON CONFLICT (node_id, item, start_at) DO UPDATE SET sku = excluded.sku, amount = excluded.amount,"
-                " available = excluded.available, end_at = NULL",
-                node.node_id,
-                item,
-                max(at, row["start_at"]) if row is not None else at,
-                sku,
-                amount,
-                available,
-            )
+    # Time never runs back within an item: what is told with an earlier instant counts from the last one.
+    starts = {row["item"]: max(at, row["start_at"]) for row in rows}
+    same = {row["item"] for row in rows if offered.get(row["item"]) == (row["sku"], row["amount"], row["available"])}
+    for item in starts.keys() - same:
+        await _end_span(unit, node.node_id, item, starts[item])
+    for item in offered.keys() - same:
+        await _begin_span(unit, node.node_id, item, offered[item], starts.get(item, at))
 
 
-async def _end_span(unit: UnitOfWork, node_id: NodeId, row: asyncpg.Record, at: datetime) -> None:
-    if at <= row["start_at"]:
-        await unit.execute(
-            "DELETE FROM capacity_span WHERE node_id = $1 AND item = $2 AND start_at = $3",
-            node_id,
-            row["item"],
-            row["start_at"],
-        )
-        return
+async def _end_span(unit: UnitOfWork, node_id: NodeId, item: str, at: datetime) -> None:
+    """Ends the open span; one without length never was."""
     await unit.execute(
-        "UPDATE capacity_span SET end_at = $4 WHERE node_id = $1 AND item = $2 AND start_at = $3",
+        "DELETE FROM capacity_span WHERE node_id = $1 AND item = $2 AND end_at IS NULL AND start_at = $3",
         node_id,
-        row["item"],
-        row["start_at"],
+        item,
         at,
+    )
+    await unit.execute(
+        "UPDATE capacity_span SET end_at = $3 WHERE node_id = $1 AND item = $2 AND end_at IS NULL", node_id, item, at
+    )
+
+
+async def _begin_span(unit: UnitOfWork, node_id: NodeId, item: str, offer: tuple[str, int, bool], at: datetime) -> None:
+    """Begins a span at `at`, or where the last one of the item ended when that is later."""
+    await unit.execute(
+        "INSERT INTO capacity_span (node_id, item, start_at, sku, amount, available) SELECT $1::uuid, $2::text,"
+        " greatest($3::timestamptz, (SELECT max(end_at) FROM capacity_span WHERE node_id = $1 AND item = $2)),"
+        " $4::text, $5::bigint, $6::boolean",
+        node_id,
+        item,
+        at,
+        *offer,
     )
 
 

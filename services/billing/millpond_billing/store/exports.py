@@ -72,10 +72,10 @@ async def list_exports(
     )
 
 
-async def take_export(unit: UnitOfWork, export_id: ExportId) -> ExportView | None:
+async def lock_export(unit: UnitOfWork, export_id: ExportId) -> ExportView | None:
     """The export, locked for building; None when another worker has it or it is done."""
     row = await unit.fetchrow(
-        "SELECT * FROM export WHERE id = $1 AND state IN ('queued', 'running') FOR UPDATE SKIP LOCKED", export_id
+        "SELECT * FROM export WHERE id = $1 AND state = 'queued' FOR UPDATE SKIP LOCKED", export_id
     )
     return None if row is None else export_view(row)
 
@@ -104,11 +104,12 @@ async def finish_export(
     assert changed == 1, "the row was locked before"
 
 
-async def list_overdue(unit: UnitOfWork, seconds: int) -> list[ExportId]:
-    """Exports that nobody built in time."""
+async def take_overdue(unit: UnitOfWork, seconds: int) -> list[ExportId]:
+    """Exports that nobody built in time; they are overdue again only after as long."""
     rows = await unit.fetch(
-        "SELECT id FROM export WHERE state IN ('queued', 'running')"
-        " AND touched_at < clock_timestamp() - make_interval(secs => $1) ORDER BY id LIMIT 500",
+        "UPDATE export SET touched_at = clock_timestamp() WHERE id IN (SELECT id FROM export WHERE state = 'queued'"
+        " AND touched_at < clock_timestamp() - make_interval(secs => $1) ORDER BY id LIMIT 500"
+        " FOR UPDATE SKIP LOCKED) RETURNING id",
         float(seconds),
     )
-    return [ExportId.of(row["id"]) for row in rows]
+    return sorted(ExportId.of(row["id"]) for row in rows)

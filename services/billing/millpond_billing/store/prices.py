@@ -6,7 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_billing.domain.prices import PriceBook, PriceLine, PriceVersion
+from millpond_billing.domain.prices import DEFAULT_CURRENCY, PriceBook, PriceLine, PriceVersion
 from millpond_billing.domain.timeline import instant_of, moment_of
 from millpond_contracts.bodies.bills import PriceLine as PriceLineBody
 from millpond_contracts.bodies.bills import PriceVersionView
@@ -70,9 +70,9 @@ async def load_price_book(unit: UnitOfWork) -> PriceBook:
     return PriceBook(tuple(price_version(row) for row in rows))
 
 
-async def lock_price_book(unit: UnitOfWork) -> None:
-    """Lets one publication happen at a time."""
-    await unit.execute("SELECT pg_advisory_xact_lock(hashtext('billing.price_book'))")
+def book_currency(book: PriceBook) -> str:
+    """The one currency of a book; that of the example as long as nothing is published."""
+    return book.versions[0].currency if book.versions else DEFAULT_CURRENCY
 
 
 async def insert_price_version(unit: UnitOfWork, version: PriceVersion, note: str) -> PriceVersionView:
@@ -115,32 +115,20 @@ async def end_price_version(unit: UnitOfWork, version_id: PriceVersionId, valid_
     return price_version_view(row)
 
 
-async def list_price_versions(
-    unit: UnitOfWork, after: UUID | None, limit: int, tenant_id: TenantId | None
-) -> list[asyncpg.Record]:
-    """Versions by id: all of them for an operator (`tenant_id` None), else the public ones and the tenant's own."""
+async def list_price_versions(unit: UnitOfWork, after: UUID | None, limit: int) -> list[asyncpg.Record]:
+    """Versions by id that the scope of `unit` may see: for a tenant the public ones and its own."""
     return await unit.fetch(
-        "SELECT * FROM price_version WHERE ($1::uuid IS NULL OR id > $1)"
-        " AND ($3::uuid IS NULL OR tenant_id IS NULL OR tenant_id = $3) ORDER BY id LIMIT $2",
-        after,
-        limit,
-        tenant_id,
+        "SELECT * FROM price_version WHERE ($1::uuid IS NULL OR id > $1) ORDER BY id LIMIT $2", after, limit
     )
 
 
-async def get_price_version(
-    unit: UnitOfWork, version_id: PriceVersionId, tenant_id: TenantId | None
-) -> PriceVersionView:
-    """One version that this tenant may see.
+async def get_price_version(unit: UnitOfWork, version_id: PriceVersionId) -> PriceVersionView:
+    """One version that the scope of `unit` may see.
 
     Raises:
         ProblemError: 404 `billing.price_book.not_found`.
     """
-    row = await unit.fetchrow(
-        "SELECT * FROM price_version WHERE id = $1 AND ($2::uuid IS NULL OR tenant_id IS NULL OR tenant_id = $2)",
-        version_id,
-        tenant_id,
-    )
+    row = await unit.fetchrow("SELECT * FROM price_version WHERE id = $1", version_id)
     if row is None:
         raise ProblemError(ErrorCode.PRICE_BOOK_NOT_FOUND, f"There is no price version {version_id}.")
     return price_version_view(row)

@@ -1,101 +1,194 @@
-"""Rows of segments and charges: written once, in one statement each, never changed."""
+"""Rows of segments with their exact charges: written once, in one statement each batch, never changed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
+from typing import Any
 from uuid import UUID
 
 import asyncpg
 
+from millpond_billing.domain.facts import Parties
 from millpond_billing.domain.prices import Price
 from millpond_billing.domain.rating import RatedSegment, charges_of
 from millpond_billing.domain.segments import Segment, SegmentKind
+from millpond_billing.domain.statements import StatementLine
 from millpond_billing.domain.timeline import instant_of, moment_of
-from millpond_billing.store.allocations import allocation_of, timeline_of
-from millpond_contracts.ids import PriceVersionId, SegmentId, TenantId, TypedId, uuid7_int
-from millpond_contracts.prices import Sku
+from millpond_contracts.bodies.bills import ChargeKind
+from millpond_contracts.ids import (
+    AllocationId,
+    JobId,
+    NodeId,
+    PoolId,
+    PriceVersionId,
+    ProjectId,
+    SegmentId,
+    TaskId,
+    TenantId,
+    VirtualPoolId,
+)
+from millpond_contracts.prices import AMOUNT_SCALE, PER_HOUR_SCALE, UNIT_PRICE_SCALE, Sku
 from millpond_kernel.uow import UnitOfWork
 
-_INSERT_SEGMENTS = """
-INSERT INTO segment (id, tenant_id, allocation_id, kind, sku, amount, start_at, end_at, seconds,
-    list_version_id, list_unit_price, price_version_id, unit_price, per_hour, currency)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bigint[], $7::timestamptz[],
-    $8::timestamptz[], $9::bigint[], $10::uuid[], $11::numeric[], $12::uuid[], $13::numeric[], $14::numeric[],
-    $15::text[])
-ON CONFLICT ON CONSTRAINT segment_once DO NOTHING
-RETURNING id
-"""
+# The charges that a segment's row holds, in the order in which they are listed.
+CAUSES = (
+    ChargeKind.USAGE,
+    ChargeKind.ROUND_UP,
+    ChargeKind.MINIMUM,
+    ChargeKind.PRICE_DIFFERENCE,
+    ChargeKind.WAIVER,
+)
 
-_INSERT_CHARGES = """
-INSERT INTO charge (id, tenant_id, segment_id, allocation_id, job_id, project_id, pool_id, node_id, kind, seconds,
-    amount, start_at)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::uuid[], $7::uuid[], $8::uuid[],
-    $9::text[], $10::bigint[], $11::numeric[], $12::timestamptz[])
-"""
-
-_ROWS = """
-SELECT s.*, v.body, v.generation FROM segment s JOIN allocation_view v USING (allocation_id)
-WHERE s.tenant_id = $1 AND s.start_at >= $2 AND s.start_at < $3 ORDER BY s.start_at, s.id
-"""
+_Column = Callable[[RatedSegment], Any]
 
 
-async def insert_rated(unit: UnitOfWork, rated: Sequence[RatedSegment]) -> int:
-    """Writes segments and their charges; those that are there already stay as they are. How many segments were new."""
-    if not rated:
-        return 0
-    ids = [SegmentId.new() for _ in rated]
-    segments = [one.segment for one in rated]
-    inserted = await unit.fetch(
-        _INSERT_SEGMENTS,
-        ids,
-        [segment.parties.tenant_id for segment in segments],
-        [segment.allocation_id for segment in segments],
-        [segment.kind.value for segment in segments],
-        [str(segment.sku) for segment in segments],
-        [segment.amount for segment in segments],
-        [moment_of(segment.start) for segment in segments],
-        [moment_of(segment.end) for segment in segments],
-        [segment.seconds for segment in segments],
-        [one.list_price.version_id for one in rated],
-        [one.list_price.unit_price for one in rated],
-        [one.price.version_id for one in rated],
-        [one.price.unit_price for one in rated],
-        [one.price.per_hour for one in rated],
-        [one.price.currency for one in rated],
+def exact(value: Decimal, scale: int) -> Decimal:
+    """The value, which fits a column of `scale` decimals; PostgreSQL would round it without a word.
+
+    Raises:
+        ValueError: it has more decimals.
+    """
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int) or exponent < -scale:
+        raise ValueError(f"expected at most {scale} decimals, found {value}")
+    return value
+
+
+# Column -> (type, its value): the one place that says how a segment is written, beside its charges.
+_COLUMNS: dict[str, tuple[str, _Column]] = {
+    "tenant_id": ("uuid", lambda one: one.segment.parties.tenant_id),
+    "project_id": ("uuid", lambda one: one.segment.parties.project_id),
+    "job_id": ("uuid", lambda one: one.segment.parties.job_id),
+    "task_id": ("uuid", lambda one: one.segment.parties.task_id),
+    "allocation_id": ("uuid", lambda one: one.segment.allocation_id),
+    "virtual_pool_id": ("uuid", lambda one: one.segment.parties.virtual_pool_id),
+    "pool_id": ("uuid", lambda one: one.segment.parties.pool_id),
+    "node_id": ("uuid", lambda one: one.segment.parties.node_id),
+    "kind": ("text", lambda one: one.segment.kind.value),
+    "sku": ("text", lambda one: str(one.segment.sku)),
+    "amount": ("bigint", lambda one: one.segment.amount),
+    "start_at": ("timestamptz", lambda one: moment_of(one.segment.start)),
+    "end_at": ("timestamptz", lambda one: moment_of(one.segment.end)),
+    "seconds": ("bigint", lambda one: one.segment.seconds),
+    "list_version_id": ("uuid", lambda one: one.list_price.version_id),
+    "list_unit_price": ("numeric", lambda one: exact(one.list_price.unit_price, UNIT_PRICE_SCALE)),
+    "list_per_hour": ("numeric", lambda one: exact(one.list_price.per_hour, PER_HOUR_SCALE)),
+    "price_version_id": ("uuid", lambda one: one.price.version_id),
+    "unit_price": ("numeric", lambda one: exact(one.price.unit_price, UNIT_PRICE_SCALE)),
+    "per_hour": ("numeric", lambda one: exact(one.price.per_hour, PER_HOUR_SCALE)),
+    "currency": ("text", lambda one: one.price.currency),
+}
+_TYPES: dict[str, str] = {"id": "uuid", **{column: kind for column, (kind, _) in _COLUMNS.items()}}
+_TYPES |= dict.fromkeys(CAUSES, "numeric")
+_INSERT = (
+    f"INSERT INTO segment ({', '.join(_TYPES)}) SELECT * FROM unnest("
+    + ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_TYPES.values(), 1))
+    + ")"
+)
+_IN_PERIOD = " WHERE tenant_id = $1 AND start_at >= $2 AND start_at < $3 AND allocation_id <> ALL($4::uuid[])"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSegment:
+    """A segment as it is written, with the name of its job."""
+
+    segment_id: SegmentId
+    rated: RatedSegment
+    job_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRange:
+    """Which written segments are meant: a tenant's that start in `[start, end)`, but none of the allocations left out.
+
+    `job_id` and `project_id` narrow it further.
+    """
+
+    tenant_id: TenantId
+    start: int
+    end: int
+    without: Sequence[AllocationId] = ()
+    job_id: JobId | None = None
+    project_id: ProjectId | None = None
+
+    def arguments(self) -> tuple[object, ...]:
+        """The first four parameters of every statement over a range."""
+        return (self.tenant_id, moment_of(self.start), moment_of(self.end), list(self.without))
+
+
+async def insert_rated(unit: UnitOfWork, rated: Sequence[RatedSegment]) -> None:
+    """Writes segments with their charges. One that is there already, or overlaps, is refused by the constraints."""
+    if rated:
+        values = [[value(one) for one in rated] for _, value in _COLUMNS.values()]
+        charges = [{charge.kind: exact(charge.amount, AMOUNT_SCALE) for charge in charges_of(one)} for one in rated]
+        amounts = [[found.get(kind) for found in charges] for kind in CAUSES]
+        await unit.execute(_INSERT, [SegmentId.new() for _ in rated], *values, *amounts)
+
+
+async def list_of_allocations(unit: UnitOfWork, allocation_ids: Sequence[AllocationId]) -> list[RatedSegment]:
+    """Everything written of these allocations."""
+    rows = await unit.fetch("SELECT * FROM segment WHERE allocation_id = ANY($1::uuid[])", list(allocation_ids))
+    return [_rated(row) for row in rows]
+
+
+async def list_written(unit: UnitOfWork, written: WrittenRange) -> list[RatedSegment]:
+    """Every written segment of the range."""
+    return [_rated(row) for row in await unit.fetch(f"SELECT * FROM segment{_IN_PERIOD}", *written.arguments())]
+
+
+async def list_written_page(
+    unit: UnitOfWork, written: WrittenRange, after: tuple[datetime, UUID] | None, limit: int
+) -> list[WrittenSegment]:
+    """Written segments of the range from a place on (which is included), in order of time."""
+    at, key = after or (moment_of(written.start), UUID(int=0))
+    rows = await unit.fetch(
+        f"SELECT s.*, v.body->>'job_name' AS job_name FROM (SELECT * FROM segment{_IN_PERIOD}"
+        " AND (start_at, id) >= ($5, $6) AND ($8::uuid IS NULL OR job_id = $8)"
+        " AND ($9::uuid IS NULL OR project_id = $9) ORDER BY start_at, id LIMIT $7) s"
+        " LEFT JOIN allocation_view v USING (allocation_id) ORDER BY s.start_at, s.id",
+        *written.arguments(),
+        at,
+        key,
+        limit,
+        written.job_id,
+        written.project_id,
     )
-    new = {row["id"] for row in inserted}
-    charges = [(key, charge) for key, one in zip(ids, rated, strict=True) if key in new for charge in charges_of(one)]
-    parties = [charge.rated.segment.parties for _, charge in charges]
-    await unit.execute(
-        _INSERT_CHARGES,
-        [TypedId(int=uuid7_int()) for _ in charges],
-        [party.tenant_id for party in parties],
-        [key for key, _ in charges],
-        [charge.rated.segment.allocation_id for _, charge in charges],
-        [party.job_id for party in parties],
-        [party.project_id for party in parties],
-        [party.pool_id for party in parties],
-        [party.node_id for party in parties],
-        [charge.kind.value for _, charge in charges],
-        [charge.seconds for _, charge in charges],
-        [charge.amount for _, charge in charges],
-        [moment_of(charge.rated.segment.start) for _, charge in charges],
+    return [WrittenSegment(SegmentId.of(row["id"]), _rated(row), row["job_name"]) for row in rows]
+
+
+async def sum_written(unit: UnitOfWork, written: WrittenRange) -> tuple[list[StatementLine], int]:
+    """The exact sums by cause and SKU of the range, and how many charges they are."""
+    sums = ", ".join(f"sum({kind}) AS {kind}, count({kind}) AS {kind}_count" for kind in CAUSES)
+    rows = await unit.fetch(
+        f"SELECT sku, {sums}, coalesce(sum(seconds) FILTER (WHERE usage IS NOT NULL), 0)::bigint AS usage_seconds,"
+        " coalesce(sum(seconds) FILTER (WHERE minimum IS NOT NULL), 0)::bigint AS minimum_seconds,"
+        " -coalesce(sum(seconds) FILTER (WHERE waiver IS NOT NULL), 0)::bigint AS waiver_seconds"
+        f" FROM segment{_IN_PERIOD} GROUP BY sku ORDER BY sku",
+        *written.arguments(),
     )
-    return len(new)
-
-
-async def list_rated(
-    unit: UnitOfWork, tenant_id: TenantId, start_at: datetime, end_at: datetime
-) -> list[tuple[SegmentId, RatedSegment, asyncpg.Record]]:
-    """Written segments of a tenant that start in a period, as they were rated."""
-    rows = await unit.fetch(_ROWS, tenant_id, start_at, end_at)
-    return [(SegmentId.of(row["id"]), _rated(row), row) for row in rows]
+    lines, count = [], 0
+    for row in rows:
+        for kind in CAUSES:
+            count += int(row[f"{kind}_count"])
+            if row[kind] is not None:
+                lines.append(StatementLine(kind, Sku.parse(row["sku"]), int(row.get(f"{kind}_seconds", 0)), row[kind]))
+    return lines, count
 
 
 def _rated(row: asyncpg.Record) -> RatedSegment:
     segment = Segment(
         kind=SegmentKind(row["kind"]),
-        allocation_id=timeline_of(allocation_of(row)).allocation_id,
-        parties=timeline_of(allocation_of(row)).parties,
+        allocation_id=AllocationId.of(row["allocation_id"]),
+        parties=Parties(
+            tenant_id=TenantId.of(row["tenant_id"]),
+            project_id=None if row["project_id"] is None else ProjectId.of(row["project_id"]),
+            job_id=JobId.of(row["job_id"]),
+            task_id=TaskId.of(row["task_id"]),
+            virtual_pool_id=VirtualPoolId.of(row["virtual_pool_id"]),
+            pool_id=PoolId.of(row["pool_id"]),
+            node_id=NodeId.of(row["node_id"]),
+        ),
         sku=Sku.parse(row["sku"]),
         amount=row["amount"],
         start=instant_of(row["start_at"]),
@@ -106,16 +199,7 @@ def _rated(row: asyncpg.Record) -> RatedSegment:
     return RatedSegment(
         segment,
         list_price=Price(
-            PriceVersionId.of(row["list_version_id"]), row["currency"], row["list_unit_price"], row["per_hour"], 0
+            PriceVersionId.of(row["list_version_id"]), row["currency"], row["list_unit_price"], row["list_per_hour"], 0
         ),
         price=Price(PriceVersionId.of(row["price_version_id"]), row["currency"], row["unit_price"], row["per_hour"], 0),
     )
-
-
-async def written_until(unit: UnitOfWork, allocation_ids: Sequence[UUID]) -> dict[UUID, datetime]:
-    """Allocation -> the end of its last written segment; those without any are left out."""
-    rows = await unit.fetch(
-        "SELECT allocation_id, max(end_at) AS end_at FROM segment WHERE allocation_id = ANY($1::uuid[]) GROUP BY 1",
-        list(allocation_ids),
-    )
-    return {row["allocation_id"]: row["end_at"] for row in rows}

@@ -1,63 +1,133 @@
-"""Rows of statements. A closed one is refused every change by the database itself."""
+"""Rows of statements, one for each period of a tenant. A closed one is refused every change by the database itself."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 import asyncpg
 
 from millpond_billing.domain.periods import Period
-from millpond_billing.domain.timeline import moment_of
+from millpond_billing.domain.timeline import instant_of, moment_of
 from millpond_contracts.bodies.bills import StatementView
-from millpond_contracts.bodies.tenants import TenantView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import StatementId, TenantId
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
+_PERIODS = "tenant_id, state, period_number, period_start, period_end, timezone"
 
-async def queue_statement(unit: UnitOfWork, tenant: TenantView, period: Period) -> StatementId | None:
-    """A row for a period to be closed; None when it has one."""
-    key = await unit.fetchval(
-        "INSERT INTO statement (id, tenant_id, state, period_number, period_start, period_end, timezone, currency)"
-        " VALUES ($1, $2, 'queued', $3, $4, $5, $6, $7) ON CONFLICT ON CONSTRAINT statement_once DO NOTHING"
-        " RETURNING id",
-        StatementId.new(),
-        tenant.tenant_id,
-        period.number,
-        moment_of(period.start),
-        moment_of(period.end),
-        tenant.timezone,
-        tenant.currency,
+
+@dataclass(frozen=True, slots=True)
+class PeriodRow:
+    """A period that is kept, with the zone it was counted in."""
+
+    period: Period
+    timezone: str
+    is_closed: bool
+
+
+def period_row(row: asyncpg.Record) -> PeriodRow:
+    """The period of a row."""
+    period = Period(row["period_number"], instant_of(row["period_start"]), instant_of(row["period_end"]))
+    return PeriodRow(period, row["timezone"], row["state"] == "closed")
+
+
+async def list_periods(unit: UnitOfWork, tenant_ids: Iterable[TenantId], since: int) -> dict[TenantId, list[PeriodRow]]:
+    """Periods that end after `since`, and always the last one, by tenant and in order."""
+    rows = await unit.fetch(
+        f"SELECT {_PERIODS} FROM unnest($1::uuid[]) AS t(id), LATERAL ("
+        f" SELECT {_PERIODS} FROM statement WHERE tenant_id = t.id AND (period_end > $2 OR period_start ="
+        " (SELECT max(period_start) FROM statement WHERE tenant_id = t.id))) s ORDER BY tenant_id, period_start",
+        list(tenant_ids),
+        moment_of(since),
     )
-    return None if key is None else StatementId.of(key)
+    found: dict[TenantId, list[PeriodRow]] = {}
+    for row in rows:
+        found.setdefault(TenantId.of(row["tenant_id"]), []).append(period_row(row))
+    return found
 
 
-async def take_queued(unit: UnitOfWork, statement_id: StatementId) -> asyncpg.Record | None:
-    """The queued row, locked; None when another worker has it or it is closed, or an earlier period is still open."""
+async def find_period_row(unit: UnitOfWork, tenant_id: TenantId, period_start: datetime) -> PeriodRow | None:
+    """The period that starts at this instant, if it is kept."""
+    row = await unit.fetchrow(
+        f"SELECT {_PERIODS} FROM statement WHERE tenant_id = $1 AND period_start = $2", tenant_id, period_start
+    )
+    return None if row is None else period_row(row)
+
+
+async def insert_periods(unit: UnitOfWork, periods: Sequence[tuple[TenantId, Period, str]]) -> None:
+    """Keeps periods; those that are kept already stay."""
+    if periods:
+        await unit.execute(
+            "INSERT INTO statement (id, tenant_id, state, period_number, period_start, period_end, timezone)"
+            " SELECT i, t, 'open', n, s, e, z FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::timestamptz[],"
+            " $5::timestamptz[], $6::text[]) AS x(i, t, n, s, e, z)"
+            " ON CONFLICT ON CONSTRAINT statement_once DO NOTHING",
+            [StatementId.new() for _ in periods],
+            [tenant_id for tenant_id, _, _ in periods],
+            [period.number for _, period, _ in periods],
+            [moment_of(period.start) for _, period, _ in periods],
+            [moment_of(period.end) for _, period, _ in periods],
+            [zone for _, _, zone in periods],
+        )
+
+
+async def list_lagging(unit: UnitOfWork, now: datetime) -> list[tuple[TenantId, datetime]]:
+    """Tenants whose periods do not reach up to now, with the instant up to which, or the first one, to keep from."""
+    rows = await unit.fetch(
+        "SELECT tenant_id, max(period_end) AS since FROM statement GROUP BY tenant_id HAVING max(period_end) <= $1"
+        " UNION ALL SELECT v.tenant_id, min(v.active_at) FROM allocation_view v WHERE v.released_at IS NULL"
+        " AND v.active_at <= $1 AND NOT EXISTS (SELECT 1 FROM statement s WHERE s.tenant_id = v.tenant_id)"
+        " GROUP BY v.tenant_id",
+        now,
+    )
+    return [(TenantId.of(row["tenant_id"]), row["since"]) for row in rows]
+
+
+async def has_due(unit: UnitOfWork, ended_by: datetime) -> bool:
+    """Whether a period ended so long ago that its statement is to be closed."""
+    row = await unit.fetchrow("SELECT 1 FROM statement WHERE state = 'open' AND period_end <= $1 LIMIT 1", ended_by)
+    return row is not None
+
+
+async def queue_due(unit: UnitOfWork, ended_by: datetime) -> list[StatementId]:
+    """Queues the statements of periods that ended so long ago."""
+    rows = await unit.fetch(
+        "UPDATE statement SET state = 'queued', queued_at = clock_timestamp() WHERE state = 'open' AND period_end <= $1"
+        " RETURNING id, period_start",
+        ended_by,
+    )
+    return [StatementId.of(row["id"]) for row in sorted(rows, key=lambda row: row["period_start"])]
+
+
+async def take_overdue(unit: UnitOfWork, seconds: int) -> list[StatementId]:
+    """Queued rows that nobody closed in time, oldest period first; they are overdue again only after as long."""
+    rows = await unit.fetch(
+        "UPDATE statement SET queued_at = clock_timestamp() WHERE id IN (SELECT id FROM statement"
+        " WHERE state = 'queued' AND queued_at < clock_timestamp() - make_interval(secs => $1)"
+        " ORDER BY period_start, id LIMIT 500 FOR UPDATE SKIP LOCKED) RETURNING id, period_start",
+        float(seconds),
+    )
+    return [StatementId.of(row["id"]) for row in sorted(rows, key=lambda row: row["period_start"])]
+
+
+async def lock_queued(unit: UnitOfWork, statement_id: StatementId) -> asyncpg.Record | None:
+    """The queued row, locked; None when another worker has it or it is closed, or an earlier period is not closed."""
     return await unit.fetchrow(
         "SELECT s.* FROM statement s WHERE s.id = $1 AND s.state = 'queued' AND NOT EXISTS (SELECT 1 FROM statement e"
-        " WHERE e.tenant_id = s.tenant_id AND e.period_start < s.period_start AND e.state = 'queued')"
+        " WHERE e.tenant_id = s.tenant_id AND e.period_start < s.period_start AND e.state <> 'closed')"
         " FOR UPDATE OF s SKIP LOCKED",
         statement_id,
     )
 
 
-async def list_overdue(unit: UnitOfWork, seconds: int) -> list[StatementId]:
-    """Queued rows that nobody closed in time, oldest period first."""
-    rows = await unit.fetch(
-        "SELECT id FROM statement WHERE state = 'queued' AND queued_at < clock_timestamp() - make_interval(secs => $1)"
-        " ORDER BY period_start, id LIMIT 500",
-        float(seconds),
+async def find_next_queued(unit: UnitOfWork, tenant_id: TenantId) -> StatementId | None:
+    """The earliest queued statement of a tenant."""
+    value = await unit.fetchval(
+        "SELECT id FROM statement WHERE tenant_id = $1 AND state = 'queued' ORDER BY period_start LIMIT 1", tenant_id
     )
-    return [StatementId.of(row["id"]) for row in rows]
-
-
-async def first_use(unit: UnitOfWork, tenant_id: TenantId) -> datetime | None:
-    """When the tenant's first allocation became active."""
-    value: datetime | None = await unit.fetchval(
-        "SELECT min(active_at) FROM allocation_view WHERE tenant_id = $1", tenant_id
-    )
-    return value
+    return None if value is None else StatementId.of(value)
 
 
 async def previous_digest(unit: UnitOfWork, tenant_id: TenantId, before: datetime) -> str | None:
@@ -81,11 +151,10 @@ async def next_number(unit: UnitOfWork) -> int:
 async def save_closed(unit: UnitOfWork, view: StatementView) -> None:
     """Writes the closed statement into its locked row."""
     changed = await unit.execute(
-        "UPDATE statement SET state = 'closed', number = $2, currency = $3, body = $4, digest = $5, closed_at = $6"
+        "UPDATE statement SET state = 'closed', number = $2, body = $3, digest = $4, closed_at = $5"
         " WHERE id = $1 AND state = 'queued'",
         view.statement_id,
         view.number,
-        view.currency,
         view.model_dump(mode="json"),
         view.digest,
         view.closed_at,

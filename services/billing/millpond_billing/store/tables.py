@@ -60,10 +60,13 @@ allocation_view = Table(
     metadata,
     Column("allocation_id", Uuid, primary_key=True),
     Column("tenant_id", Uuid, nullable=False),
+    Column("node_id", Uuid, nullable=False),
     Column("body", JSONB, nullable=False),
     Column("bound_at", INSTANT, nullable=False),
     Column("active_at", INSTANT, nullable=True),
     Column("released_at", INSTANT, nullable=True),
+    # Why a released allocation is not rated yet; null = it is.
+    Column("unrated", Text, nullable=True),
     Column("generation", BigInteger, nullable=False),
 )
 Index(
@@ -72,13 +75,22 @@ Index(
     allocation_view.c.allocation_id,
     postgresql_where=text("released_at IS NULL"),
 )
+Index("allocation_view_unrated", allocation_view.c.tenant_id, postgresql_where=text("unrated IS NOT NULL"))
+Index("allocation_view_node", allocation_view.c.node_id, allocation_view.c.bound_at)
 
+# A segment with its exact charges by cause; null = no such charge.
 segment = Table(
     "segment",
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("tenant_id", Uuid, nullable=False),
+    Column("project_id", Uuid, nullable=True),
+    Column("job_id", Uuid, nullable=False),
+    Column("task_id", Uuid, nullable=False),
     Column("allocation_id", Uuid, nullable=False),
+    Column("virtual_pool_id", Uuid, nullable=False),
+    Column("pool_id", Uuid, nullable=False),
+    Column("node_id", Uuid, nullable=False),
     Column("kind", Text, nullable=False),
     Column("sku", Text, nullable=False),
     Column("amount", BigInteger, nullable=False),
@@ -87,13 +99,26 @@ segment = Table(
     Column("seconds", BigInteger, nullable=False),
     Column("list_version_id", Uuid, nullable=False),
     Column("list_unit_price", Numeric(38, 18), nullable=False),
+    Column("list_per_hour", Numeric(38, 9), nullable=False),
     Column("price_version_id", Uuid, nullable=False),
     Column("unit_price", Numeric(38, 18), nullable=False),
     Column("per_hour", Numeric(38, 9), nullable=False),
     Column("currency", Text, nullable=False),
+    Column("usage", Numeric(48, 24), nullable=True),
+    Column("round_up", Numeric(48, 24), nullable=True),
+    Column("minimum", Numeric(48, 24), nullable=True),
+    Column("price_difference", Numeric(48, 24), nullable=True),
+    Column("waiver", Numeric(48, 24), nullable=True),
     Column("rated_at", INSTANT, nullable=False, server_default=NOW),
-    CheckConstraint("kind = 'minimum' OR end_at > start_at", name="segment_has_length"),
+    CheckConstraint(
+        "CASE kind WHEN 'minimum' THEN end_at = start_at ELSE end_at > start_at END", name="segment_has_length"
+    ),
     CheckConstraint("amount > 0 AND seconds >= 0", name="segment_amounts"),
+    CheckConstraint(
+        "coalesce(usage, 0) + coalesce(round_up, 0) + coalesce(minimum, 0) + coalesce(price_difference, 0)"
+        " + coalesce(waiver, 0) = CASE kind WHEN 'waived' THEN 0 ELSE unit_price * amount * seconds END",
+        name="segment_charges_add_up",
+    ),
     UniqueConstraint("allocation_id", "sku", "kind", "start_at", name="segment_once"),
     ExcludeConstraint(
         (text("allocation_id"), "="),
@@ -105,26 +130,40 @@ segment = Table(
     ),
 )
 Index("segment_tenant_start", segment.c.tenant_id, segment.c.start_at, segment.c.id)
+Index("segment_job_start", segment.c.job_id, segment.c.start_at, segment.c.id)
 
-charge = Table(
-    "charge",
+# What a later fact changes of a period that is closed or rated: carried by the statement of `period_start`.
+adjustment = Table(
+    "adjustment",
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("tenant_id", Uuid, nullable=False),
-    Column("segment_id", Uuid, nullable=False),
     Column("allocation_id", Uuid, nullable=False),
-    Column("job_id", Uuid, nullable=False),
-    Column("project_id", Uuid, nullable=True),
-    Column("pool_id", Uuid, nullable=False),
-    Column("node_id", Uuid, nullable=False),
+    Column("sku", Text, nullable=False),
     Column("kind", Text, nullable=False),
+    Column("original_number", Integer, nullable=False),
+    Column("original_start", INSTANT, nullable=False),
+    Column("original_end", INSTANT, nullable=False),
+    Column("period_start", INSTANT, nullable=False),
     Column("seconds", BigInteger, nullable=False),
     Column("amount", Numeric(48, 24), nullable=False),
-    Column("start_at", INSTANT, nullable=False),
-    UniqueConstraint("segment_id", "kind", name="charge_once"),
+    Column("currency", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("posted_at", INSTANT, nullable=False, server_default=NOW),
 )
-Index("charge_tenant_start", charge.c.tenant_id, charge.c.start_at, charge.c.id)
+Index("adjustment_tenant_period", adjustment.c.tenant_id, adjustment.c.period_start, adjustment.c.id)
+Index("adjustment_allocation", adjustment.c.allocation_id)
 
+anomaly = Table(
+    "anomaly",
+    metadata,
+    Column("allocation_id", Uuid, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("detail", Text, primary_key=True),
+    Column("found_at", INSTANT, nullable=False, server_default=NOW),
+)
+
+# A tenant's periods without gap or overlap, each with its statement: open, queued to be closed, closed.
 statement = Table(
     "statement",
     metadata,
@@ -136,14 +175,27 @@ statement = Table(
     Column("period_start", INSTANT, nullable=False),
     Column("period_end", INSTANT, nullable=False),
     Column("timezone", Text, nullable=False),
-    Column("currency", Text, nullable=False),
     Column("body", JSONB, nullable=True),
     Column("digest", Text, nullable=True),
-    Column("queued_at", INSTANT, nullable=False, server_default=NOW),
+    Column("queued_at", INSTANT, nullable=True),
     Column("closed_at", INSTANT, nullable=True),
+    CheckConstraint("state IN ('open', 'queued', 'closed')", name="statement_state"),
+    CheckConstraint(
+        "(state = 'closed') = (number IS NOT NULL AND body IS NOT NULL AND digest IS NOT NULL"
+        " AND closed_at IS NOT NULL)",
+        name="statement_closed_whole",
+    ),
     UniqueConstraint("tenant_id", "period_start", name="statement_once"),
+    UniqueConstraint("tenant_id", "period_number", name="statement_period_number"),
     UniqueConstraint("number", name="statement_number"),
+    ExcludeConstraint(
+        (text("tenant_id"), "="),
+        (func.tstzrange(text("period_start"), text("period_end")), "&&"),
+        name="statement_no_overlap",
+        using="gist",
+    ),
 )
+Index("statement_unclosed", statement.c.period_end, postgresql_where=text("state <> 'closed'"))
 
 statement_counter = Table(
     "statement_counter",

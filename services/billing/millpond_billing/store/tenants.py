@@ -1,5 +1,7 @@
 """Tenants as quota told them last: whose zone and currency a statement follows."""
 
+from collections.abc import Iterable
+
 from millpond_billing.domain.periods import Calendar
 from millpond_contracts.bodies.tenants import TenantView
 from millpond_contracts.errors import ErrorCode
@@ -38,12 +40,13 @@ async def get_tenant(unit: UnitOfWork, tenant_id: TenantId) -> TenantView:
     return tenant
 
 
-async def list_tenants(unit: UnitOfWork) -> list[TenantView]:
-    """All tenants ever told of; a deleted one may still have a statement to come."""
-    rows = await unit.fetch("SELECT body FROM tenant_view ORDER BY tenant_id")
-    return [TenantView.model_validate(row["body"]) for row in rows]
+async def find_tenants(unit: UnitOfWork, tenant_ids: Iterable[TenantId]) -> dict[TenantId, TenantView]:
+    """Those of the tenants that quota has told of, deleted ones too: they may still have a statement to come."""
+    rows = await unit.fetch("SELECT body FROM tenant_view WHERE tenant_id = ANY($1::uuid[])", list(tenant_ids))
+    found = [TenantView.model_validate(row["body"]) for row in rows]
+    return {tenant.tenant_id: tenant for tenant in found}
 
 
 def calendar_of(tenant: TenantView) -> Calendar:
-    """How the tenant's months are counted."""
+    """How the tenant's months are counted from now on."""
     return Calendar.of(tenant.timezone)

@@ -4,43 +4,45 @@ The list value is found without the charges.
 """
 
 import itertools
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 
 from millpond_billing.domain.conservation import TimeState, bill_difference, held_spans
 from millpond_billing.domain.periods import Period
 from millpond_billing.domain.prices import PriceBook
-from millpond_billing.domain.statements import assemble_statement, charges_in
+from millpond_billing.domain.statements import Statement, StatementLine
 from millpond_billing.domain.timeline import Timeline, instant_of, moment_of
+from millpond_billing.store import adjustments
 from millpond_billing.store.allocations import list_active_between, timeline_of
 from millpond_billing.store.prices import load_price_book
-from millpond_billing.store.tenants import calendar_of, get_tenant
-from millpond_billing.usecases.metering import metered_segments
-from millpond_contracts.bodies.bills import BillCheck
+from millpond_billing.store.statements import find_closed
+from millpond_billing.store.tenants import get_tenant
+from millpond_billing.usecases.periods import find_period
+from millpond_billing.usecases.statements import compute_statement
+from millpond_contracts.bodies.bills import BillCheck, ChargeKind
 from millpond_contracts.ids import TenantId
-from millpond_contracts.prices import EXACT
+from millpond_contracts.prices import EXACT, exact_sum
 from millpond_contracts.quantities import ExactDecimal, Money
 from millpond_kernel.uow import UnitOfWork
 
 
-async def check_bill(unit: UnitOfWork, tenant_id: TenantId, now: datetime) -> BillCheck:
-    """The check of the tenant's present period up to now."""
+async def check_bill(unit: UnitOfWork, tenant_id: TenantId, period_start: datetime | None, now: datetime) -> BillCheck:
+    """The check of a period of the tenant up to now; of a closed one, with what was adjusted of it since."""
     tenant = await get_tenant(unit, tenant_id)
-    period = calendar_of(tenant).period_at(instant_of(now))
+    period = await find_period(unit, tenant, period_start, now)
     until = min(instant_of(now), period.end)
-    segments = await metered_segments(unit, tenant_id, period.start, period.end, instant_of(now))
-    charges = charges_in((one.rated for one in segments), period)
-    currency = charges[0].price.currency if charges else tenant.currency
-    statement = assemble_statement(tenant_id, period, currency, charges)
+    statement = await _statement(unit, tenant_id, period, now)
     book = await load_price_book(unit)
     allocations = await list_active_between(unit, tenant_id, moment_of(period.start), moment_of(until))
-    value = Decimal(0)
-    for allocation in allocations:
-        value = EXACT.add(value, _list_value(timeline_of(allocation), book, period, until))
-    difference = bill_difference(statement, value)
+    value = exact_sum(_list_value(timeline_of(one), book, period, until) for one in allocations)
+    # Usage adjusted since stands on a later statement; without it this one shows the metered time as it was known.
+    since = await adjustments.list_of_period(unit, tenant_id, moment_of(period.start))
+    adjusted = exact_sum(one.amount for one in since if one.key.kind is ChargeKind.USAGE)
+    difference = EXACT.subtract(bill_difference(statement, value), adjusted)
 
     def money(amount: Decimal) -> Money:
-        return Money(amount=ExactDecimal(amount), currency=currency)
+        return Money(amount=ExactDecimal(amount), currency=statement.currency)
 
     return BillCheck(
         tenant_id=tenant_id,
@@ -49,6 +51,16 @@ async def check_bill(unit: UnitOfWork, tenant_id: TenantId, now: datetime) -> Bi
         statement_total=money(statement.total),
         difference=money(difference),
     )
+
+
+async def _statement(unit: UnitOfWork, tenant_id: TenantId, period: Period, now: datetime) -> Statement:
+    closed = await find_closed(unit, tenant_id, moment_of(period.start))
+    statement, _ = await compute_statement(unit, tenant_id, period, now)
+    if closed is None:
+        return statement
+    # The closed one counts, by its own lines.
+    lines = [StatementLine(kind, None, 0, money.amount) for kind, money in closed.subtotals.items()]
+    return replace(statement, lines=tuple(lines), total=closed.total.amount)
 
 
 def _list_value(timeline: Timeline, book: PriceBook, period: Period, until: int) -> Decimal:
@@ -60,6 +72,8 @@ def _list_value(timeline: Timeline, book: PriceBook, period: Period, until: int)
             if span.state is TimeState.STARTING:
                 continue
             start, end = max(span.start, period.start), min(span.end, period.end)
+            if start >= end:
+                continue
             points = sorted({start, end, *(change for change in changes if start < change < end)})
             for first, last in itertools.pairwise(points):
                 value = EXACT.add(value, book.price_at(sku, None, first).amount(span.amount, last - first))

@@ -1,4 +1,4 @@
-"""Building exports: charges of a period as CSV, row by row into a file, with its digest."""
+"""Building exports: charges of a period as CSV, page by page into a file, with its digest."""
 
 import csv
 import hashlib
@@ -8,9 +8,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millpond_billing.usecases.charges import csv_header, csv_row
-from millpond_contracts.bodies.bills import ChargeView
+from millpond_billing.usecases.charges import (
+    ChargeQuery,
+    Place,
+    csv_header,
+    csv_rows,
+    list_charges,
+    list_unwritten_ids,
+)
 from millpond_contracts.ids import ExportId
+from millpond_kernel.uow import UnitOfWork
+
+PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +36,37 @@ def export_file(folder: Path, export_id: ExportId) -> Path:
     return folder / f"{export_id}.csv"
 
 
-def write_csv(folder: Path, export_id: ExportId, charges: Iterable[ChargeView]) -> BuiltExport:
-    """Writes the file in one step: nobody ever reads half of it."""
+async def write_csv(unit: UnitOfWork, folder: Path, export_id: ExportId, query: ChargeQuery) -> BuiltExport:
+    """Writes the file in pages, and under its name only when it is whole: nobody ever reads half of it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = export_file(folder, export_id)
-    draft = target.with_suffix(".part")
+    draft = target.with_suffix(f".{os.getpid()}.part")
     digest, size, rows = hashlib.sha256(), 0, 0
-    with draft.open("wb") as out:
-        for line in _lines(charges):
-            out.write(line)
-            digest.update(line)
-            size += len(line)
-            rows += 1
-        out.flush()
-        os.fsync(out.fileno())
-    draft.replace(target)
-    return BuiltExport(rows - 1, size, digest.hexdigest())
+    running = await list_unwritten_ids(unit, query)
+    place: Place | None = Place()
+    try:
+        with draft.open("wb") as out:
+            text = _csv([csv_header()])
+            while True:
+                out.write(text)
+                digest.update(text)
+                size += len(text)
+                if place is None:
+                    break
+                views, place = await list_charges(unit, query, place, PAGE, running)
+                rows += len(views)
+                text = _csv(csv_rows(views))
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return BuiltExport(rows, size, digest.hexdigest())
 
 
-def _lines(charges: Iterable[ChargeView]) -> Iterable[bytes]:
-    yield _line(csv_header())
-    for charge in charges:
-        yield _line(csv_row(charge))
-
-
-def _line(cells: list[str]) -> bytes:
+def _csv(lines: Iterable[list[str]]) -> bytes:
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow([_safe(cell) for cell in cells])
+    csv.writer(buffer, lineterminator="\n").writerows([_safe(cell) for cell in cells] for cells in lines)
     return buffer.getvalue().encode()
 
 

@@ -2,108 +2,124 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
-import asyncpg
-
-from millpond_billing.domain.periods import Calendar, Period
-from millpond_billing.domain.statements import Statement, assemble_statement, charges_in
+from millpond_billing.domain.periods import Period
+from millpond_billing.domain.rating import Charge
+from millpond_billing.domain.statements import (
+    Statement,
+    StatementLine,
+    assemble_statement,
+    charges_in,
+    minor_unit_decimals,
+)
 from millpond_billing.domain.timeline import instant_of, moment_of
+from millpond_billing.store import adjustments, segments
 from millpond_billing.store import statements as rows
-from millpond_billing.store import tenants
-from millpond_billing.usecases.metering import MeteredSegment, metered_segments, write_open
+from millpond_billing.store.allocations import has_unrated, list_running, timeline_of
+from millpond_billing.store.locks import lock_for_closing
+from millpond_billing.store.prices import book_currency, load_price_book
+from millpond_billing.store.segments import WrittenRange
+from millpond_billing.usecases.metering import rate, rate_running
 from millpond_contracts.bodies.bills import ChargeKind, StatementState, StatementView
 from millpond_contracts.bodies.tenants import TenantView
-from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.billing import StatementClosed
 from millpond_contracts.ids import StatementId, TenantId
+from millpond_contracts.prices import EXACT, exact_sum, round_half_up
 from millpond_contracts.quantities import ExactDecimal, Money
-from millpond_kernel.problem import ProblemError
+from millpond_kernel.observability import ALARMS, log
 from millpond_kernel.uow import UnitOfWork
 
 
-def find_period(calendar: Calendar, start: datetime | None, now: datetime) -> Period:
-    """The period that starts at `start`, or the present one.
+async def compute_statement(
+    unit: UnitOfWork, tenant_id: TenantId, period: Period, now: datetime
+) -> tuple[Statement, int]:
+    """What the tenant owes so far for a period that is not closed, without digests; how many charges it has.
 
-    Raises:
-        ProblemError: 422 `billing.statement.period`: `start` is no period start of this tenant.
+    What is written is summed by the database; only what runs is rated here. Running allocations are read first and
+    left out of the written ones, so that one released meanwhile counts once.
     """
-    if start is None:
-        return calendar.period_at(instant_of(now))
-    period = calendar.period_at(instant_of(start))
-    if period.start != instant_of(start):
-        raise ProblemError(
-            ErrorCode.STATEMENT_PERIOD,
-            f"No period of this tenant starts at {start.isoformat()}; the one around it starts at"
-            f" {moment_of(period.start).isoformat()}.",
-        )
-    return period
+    until = min(now, moment_of(period.end))
+    book = await load_price_book(unit)
+    running = await list_running(unit, tenant_id, until)
+    written = WrittenRange(tenant_id, period.start, period.end, [one.allocation_id for one in running])
+    lines, count = await segments.sum_written(unit, written)
+    rated = [
+        one for allocation in running for one in rate_running(timeline_of(allocation), book, period, instant_of(until))
+    ]
+    charges = charges_in(rated, period)
+    posted = await adjustments.list_posted(unit, tenant_id, period.start)
+    lines += [StatementLine(one.kind, one.rated.segment.sku, one.seconds, one.amount) for one in charges]
+    lines += [StatementLine(ChargeKind.ADJUSTMENT, None, one.seconds, one.amount) for one in posted]
+    return _with_rounding(tenant_id, period, book_currency(book), lines), count + len(charges) + len(posted)
 
 
-async def draft_statement(
-    unit: UnitOfWork, tenant: TenantView, period: Period, now: datetime
-) -> tuple[StatementView, Sequence[MeteredSegment]]:
-    """What the tenant owes so far for a period that is not closed, and every segment behind it."""
-    segments = await metered_segments(unit, tenant.tenant_id, period.start, period.end, instant_of(now))
-    statement = _assemble(tenant, period, segments, None)
-    return _view(statement, tenant, now, segments), segments
+def _with_rounding(tenant_id: TenantId, period: Period, currency: str, lines: Sequence[StatementLine]) -> Statement:
+    exact = exact_sum(line.amount for line in lines)
+    total = round_half_up(exact, minor_unit_decimals(currency))
+    rounding = EXACT.subtract(total, exact)
+    last = [StatementLine(ChargeKind.ROUNDING, None, 0, rounding)] if rounding else []
+    return Statement(tenant_id, period, currency, (*lines, *last), total, "", None, "")
 
 
-def _assemble(
-    tenant: TenantView, period: Period, segments: Sequence[MeteredSegment], previous_digest: str | None
-) -> Statement:
-    charges = charges_in((one.rated for one in segments), period)
-    # A price book has one currency; a tenant without any use is told in its own.
-    currency = charges[0].price.currency if charges else tenant.currency
-    return assemble_statement(tenant.tenant_id, period, currency, charges, (), previous_digest)
+async def draft_statement(unit: UnitOfWork, tenant: TenantView, period: Period, now: datetime) -> StatementView:
+    """What the tenant owes so far for a period that is not closed, as people read it."""
+    statement, count = await compute_statement(unit, tenant.tenant_id, period, now)
+    kept = await rows.find_period_row(unit, tenant.tenant_id, moment_of(period.start))
+    zone = tenant.timezone if kept is None else kept.timezone
+    return _view(statement, zone, min(now, moment_of(period.end)), count)
 
 
-def _view(
-    statement: Statement, tenant: TenantView, as_of: datetime, segments: Sequence[MeteredSegment]
-) -> StatementView:
-    kinds = list(dict.fromkeys(line.kind for line in statement.lines)) or [ChargeKind.USAGE]
-    money = {kind: _money(statement.subtotal(kind), statement.currency) for kind in kinds}
+def _view(statement: Statement, timezone: str, as_of: datetime, count: int) -> StatementView:
+    found = {line.kind for line in statement.lines} or {ChargeKind.USAGE}
     return StatementView(
         statement_id=None,
-        tenant_id=tenant.tenant_id,
+        tenant_id=statement.tenant_id,
         state=StatementState.DRAFT,
         number=None,
         period_start=moment_of(statement.period.start),
         period_end=moment_of(statement.period.end),
         as_of=as_of,
-        timezone=tenant.timezone,
+        timezone=timezone,
         currency=statement.currency,
-        subtotals=money,
-        total=_money(statement.total, statement.currency),
-        lines=len(charges_in((one.rated for one in segments), statement.period)),
+        subtotals={
+            kind: Money(amount=ExactDecimal(statement.subtotal(kind)), currency=statement.currency)
+            for kind in ChargeKind
+            if kind in found
+        },
+        total=Money(amount=ExactDecimal(statement.total), currency=statement.currency),
+        lines=count,
         seconds=statement.seconds,
         digest=None,
         closed_at=None,
     )
 
 
-def _money(amount: Any, currency: str) -> Money:
-    return Money(amount=ExactDecimal(amount), currency=currency)
+async def close_statement(unit: UnitOfWork, statement_id: StatementId, now: datetime) -> StatementView | None:
+    """Closes a queued statement: slices of running work, the exact sum, the next number, the digest. Once, for good.
 
-
-async def close_statement(unit: UnitOfWork, row: asyncpg.Record, now: datetime) -> StatementView:
-    """Closes a queued statement: slices of running work, the exact sum, the next number, the digest. Once, for good."""
-    tenant = await tenants.get_tenant(unit, TenantId.of(row["tenant_id"]))
-    period = Period(row["period_number"], instant_of(row["period_start"]), instant_of(row["period_end"]))
-    await write_open(unit, tenant.tenant_id, period.end)
-    segments = await metered_segments(unit, tenant.tenant_id, period.start, period.end, period.end)
-    unwritten = [one for one in segments if one.segment_id is None]
-    assert not unwritten, f"{len(unwritten)} segments of a closed period are not written"
-    statement = _assemble(
-        tenant, period, segments, await rows.previous_digest(unit, tenant.tenant_id, row["period_start"])
-    )
-    number = await rows.next_number(unit)
-    statement_id = StatementId.of(row["id"])
-    view = _view(statement, tenant, moment_of(period.end), segments).model_copy(
+    None when another worker has it, it is closed, or something before it is not settled; it then stays queued.
+    """
+    row = await rows.lock_queued(unit, statement_id)
+    if row is None:
+        return None
+    tenant_id, period = TenantId.of(row["tenant_id"]), rows.period_row(row).period
+    await lock_for_closing(unit, tenant_id)
+    running = await list_running(unit, tenant_id, row["period_end"])
+    unrated = await rate(unit, [timeline_of(one) for one in running], period.end)
+    if unrated or await has_unrated(unit, tenant_id):
+        log.error("statement_waits", statement=str(statement_id), reason="something used is not rated yet")
+        ALARMS.labels("billing", "statement_waits").inc()
+        return None
+    charges = await _charges_of(unit, tenant_id, period)
+    posted = await adjustments.list_posted(unit, tenant_id, period.start)
+    currency = book_currency(await load_price_book(unit))
+    before = await rows.previous_digest(unit, tenant_id, row["period_start"])
+    statement = assemble_statement(tenant_id, period, currency, charges, posted, before)
+    view = _view(statement, row["timezone"], row["period_end"], len(charges) + len(posted)).model_copy(
         update={
             "statement_id": statement_id,
             "state": StatementState.CLOSED,
-            "number": number,
+            "number": await rows.next_number(unit),
             "digest": statement.digest,
             "closed_at": now,
         }
@@ -113,18 +129,6 @@ async def close_statement(unit: UnitOfWork, row: asyncpg.Record, now: datetime) 
     return view
 
 
-async def queue_due(unit: UnitOfWork, now: datetime, grace_seconds: int) -> list[StatementId]:
-    """Inserts a row for every ended period, its grace over, that has none; the ids to hand out."""
-    made: list[StatementId] = []
-    for tenant in await tenants.list_tenants(unit):
-        calendar = tenants.calendar_of(tenant)
-        first = await rows.first_use(unit, tenant.tenant_id)
-        if first is None:
-            continue
-        period = calendar.period_at(instant_of(first))
-        while period.end + grace_seconds * 1_000_000 <= instant_of(now):
-            key = await rows.queue_statement(unit, tenant, period)
-            if key is not None:
-                made.append(key)
-            period = calendar.period(period.number + 1)
-    return made
+async def _charges_of(unit: UnitOfWork, tenant_id: TenantId, period: Period) -> Sequence[Charge]:
+    rated = await segments.list_written(unit, WrittenRange(tenant_id, period.start, period.end))
+    return charges_in(rated, period)
