@@ -9,9 +9,9 @@ from decimal import Decimal
 
 import typer
 
-_NUMBER = re.compile(r"^(\d{1,12})(?:\.(\d{1,6}))?(m?)$")
-_MEMORY = re.compile(r"^(\d{1,12}(?:\.\d{1,6})?)\s*([A-Za-z]+)$")
-_PART = re.compile(r"(\d{1,12})([smhd])")
+_NUMBER = re.compile(r"^(\d{1,12})(?:\.(\d{1,6}))?(m?)$", re.ASCII)
+_MEMORY = re.compile(r"^(\d{1,12}(?:\.\d{1,6})?)\s*([A-Za-z]+)$", re.ASCII)
+_PART = re.compile(r"(\d{1,12})([smhd])", re.ASCII)
 _MIB = {"m": 1, "mi": 1, "mib": 1, "g": 1024, "gi": 1024, "gib": 1024, "t": 1 << 20, "ti": 1 << 20, "tib": 1 << 20}
 _DECIMAL_UNITS = {"kb", "mb", "gb", "tb", "k", "kib", "b"}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -56,7 +56,7 @@ def parse_seconds(text: str, hint: str) -> int:
         typer.BadParameter: it is no duration.
     """
     cleaned = text.strip().lower()
-    if cleaned.isdigit() and len(cleaned) <= 12:
+    if cleaned.isascii() and cleaned.isdigit() and len(cleaned) <= 12:
         return int(cleaned)
     parts = _PART.findall(cleaned)
     if not parts or "".join(number + unit for number, unit in parts) != cleaned:

@@ -15,6 +15,7 @@ from millpond.cli.session import err
 from millpond.client.errors import Forbidden, InvalidRequest, MillpondError, Stale, Unauthenticated, Unreachable
 from millpond.profiles import NoProfile, config_file
 
+_NAME = "expected 1 to 63 lower-case letters, digits, '.', '_' or '-'"
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -74,7 +75,10 @@ def _hints(error: MillpondError) -> list[str]:
 
 
 def _places(error: ValidationError) -> list[str]:
-    return [
-        f"{'.'.join(str(part) for part in each['loc']) or 'body'}: {each['msg']}, found {str(each['input'])[:60]!r}"
-        for each in error.errors()[:10]
-    ]
+    lines = []
+    for each in error.errors()[:10]:
+        place = ".".join(str(part) for part in each["loc"])
+        is_name = "pattern" in each["type"] and place.rpartition(".")[2] == "name"
+        expected = _NAME if is_name else each["msg"].removeprefix("Value error, ")
+        lines.append(f"{place or 'it'}: {expected}, found {str(each['input'])[:60]!r}")
+    return lines

@@ -1,18 +1,22 @@
 """Prices: `price ...`."""
 
-from datetime import datetime
-from decimal import Decimal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
+from rich.console import RenderableType
 
 from millpond.cli.amounts import parse_pairs, parse_seconds, show_seconds, show_time
 from millpond.cli.bills import exact
-from millpond.cli.rendering import Column, show_done, show_list
-from millpond.cli.session import MONEY, Output, OutputOption, connect
+from millpond.cli.rendering import Column, make_table, show_done, show_list, show_one
+from millpond.cli.session import MONEY, Output, OutputOption, connect, out
+from millpond.client.client import Client
+from millpond.client.errors import NotFound
+from millpond.client.naming import find_id
 from millpond_contracts.bodies.bills import PriceLine, PriceVersionSpec, PriceVersionView
-from millpond_contracts.quantities import ExactDecimal
+from millpond_contracts.ids import PriceVersionId
 
 _SKUS = {"cpu": "cpu/*/on_demand", "memory": "memory/*/on_demand", "device": "device/*/on_demand"}
 
@@ -28,15 +32,58 @@ _COLUMNS: list[Column[PriceVersionView]] = [
     Column("in force from", _standing),
     Column("until", lambda each: "a later version" if each.valid_to is None else show_time(each.valid_to)),
     Column("for", lambda each: "everybody" if each.tenant_id is None else str(each.tenant_id)),
-    Column("at least", lambda each: show_seconds(each.minimum_seconds), is_right=True),
-    Column("prices per hour", lambda each: _lines(each)),
+    Column("prices", lambda each: str(len(each.lines)), is_right=True),
     Column("note", lambda each: each.note or "-"),
     Column("id", lambda each: str(each.price_version_id), is_extra=True),
 ]
 
 
-def _lines(each: PriceVersionView) -> str:
-    return "\n".join(f"{line.sku} {exact(line.per_hour)} {each.currency}" for line in each.lines)
+@price.command("show")
+def show_prices(
+    context: typer.Context,
+    version: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="From `price list`. Default: what is in force.")
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the prices of one version, by default of those in force for everybody."""
+    client = connect(context)
+    found = find_prices(client) if version is None else client.price_books.get(_version_id(version))
+    fields: list[tuple[str, RenderableType]] = [
+        ("in force from", _standing(found)),
+        ("until", "a later version" if found.valid_to is None else show_time(found.valid_to)),
+        ("each costs at least", show_seconds(found.minimum_seconds)),
+        ("note", found.note or "-"),
+        ("id", str(found.price_version_id)),
+    ]
+    show_one(output, found, found.price_version_id, fields)
+    if output is Output.TABLE:
+        rows = [(line.sku, f"{exact(line.per_hour)} {found.currency}", _unit(line)) for line in found.lines]
+        out().print(make_table([("what", False), ("per hour", True), ("of one", False)], rows))
+
+
+def find_prices(client: Client) -> PriceVersionView:
+    """The public prices in force now.
+
+    Raises:
+        NotFound: there are none.
+    """
+    now = datetime.now(UTC)
+    public = [each for each in client.price_books.list() if each.tenant_id is None and each.valid_from <= now]
+    if not public:
+        raise NotFound("no prices are in force, so nothing costs anything", code="client.price.none")
+    return max(public, key=lambda each: each.valid_from)
+
+
+def _version_id(text: str) -> PriceVersionId:
+    found = find_id(PriceVersionId, text)
+    if found is None:
+        raise typer.BadParameter("expected an id; `millpond price list -o id` shows them", param_hint="ID")
+    return found
+
+
+def _unit(line: PriceLine) -> str:
+    return {"cpu": "core", "memory": "GiB"}.get(line.sku.partition("/")[0], "device")
 
 
 @price.command("list")
@@ -96,18 +143,11 @@ def parse_prices(texts: list[str]) -> tuple[PriceLine, ...]:
     lines = []
     for what, amount in parse_pairs(texts, "WHAT=PRICE").items():
         sku = what if what.count("/") == 2 else _SKUS.get(what, f"device/{what}/on_demand")
-        lines.append(PriceLine(sku=sku, per_hour=_decimal(amount)))
+        try:
+            lines.append(PriceLine.model_validate({"sku": sku, "per_hour": amount}))
+        except ValidationError as error:
+            raise typer.BadParameter(f"expected a price such as cpu=0.10, found '{what}={amount}'"[:160]) from error
     return tuple(lines)
-
-
-def _decimal(text: str) -> ExactDecimal:
-    try:
-        amount = Decimal(text)
-    except ArithmeticError as error:
-        raise typer.BadParameter(f"expected an amount such as 0.10, found {text[:40]!r}") from error
-    if not amount.is_finite():
-        raise typer.BadParameter(f"expected an amount such as 0.10, found {text[:40]!r}")
-    return ExactDecimal(amount)
 
 
 def _instant(text: str) -> datetime:

@@ -9,6 +9,7 @@ import typer
 from pydantic import BaseModel
 from rich import box
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -33,6 +34,7 @@ _STYLES = {
     "red": {"failed", "down", "lost", "unreachable", "unhealthy", "suspended", "preempted", "revoked", "expired"},
     "dim": {"cancelled", "released", "removed", "deleted"},
 }
+_UNBOUNDED = 10_000
 _OVER = {"succeeded", "failed", "cancelled", "removed", "released"}
 _STYLE_BY_WORD = {word: style for style, words in _STYLES.items() for word in words}
 
@@ -85,7 +87,9 @@ def fitting_table(console: Console, items: Sequence[Item], columns: Sequence[Col
     shown = list(columns)
     extras = [column for column in columns if column.is_extra]
     table = list_table(items, shown)
-    while extras and console.measure(table).maximum > console.width:
+    # Measured without a bound: a table always claims to fit into the width it is given.
+    unbounded = console.options.update(max_width=_UNBOUNDED)
+    while extras and Measurement.get(console, unbounded, table).maximum > console.width:
         shown.remove(extras.pop())
         table = list_table(items, shown)
     return table

@@ -215,7 +215,8 @@ def _toleration(text: str) -> Toleration:
 
 def _tell(output: Output, job: JobView, spec: JobSpec, *, is_followed: bool) -> None:
     if output is not Output.TABLE:
-        show_one(output, job, job.job_id, ())
+        if not is_followed:  # else the job is shown once, when it has ended
+            show_one(output, job, job.job_id, ())
         return
     console = out()
     tasks = sum(group.count for group in spec.groups)

@@ -201,6 +201,10 @@ def _overridden(profile: Profile, url: str | None, api_key: str | None) -> Profi
 def _connections(profile: Profile, timeout_seconds: float, transport: httpx.BaseTransport | None) -> httpx.Client:
     # A proxy of the environment never stands between this machine and itself.
     direct = None if transport is not None else dict.fromkeys(("all://127.0.0.1", "all://localhost", "all://[::1]"))
+    if not profile.url.startswith(("http://", "https://")):
+        raise InvalidRequest(
+            f"expected an address such as http://127.0.0.1:7070, found {profile.url!r}", code="client.address.invalid"
+        )
     try:
         return httpx.Client(
             base_url=profile.url,

@@ -1,0 +1,203 @@
+"""The command line's jobs: what is sent, what is shown, how it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.client.commands import Ran, run
+from tests.unit.client.fake_api import FakeApi, page
+from tests.unit.client.things import VIRTUAL_POOL, detail, explanation, job, spec, virtual_pool
+
+from millpond_contracts.bodies.jobs import EndReason, GroupSpec, JobSpec, JobState, LogPage, QueueEntry
+from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.ids import TaskId
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    """An API with one virtual pool that takes jobs."""
+    return FakeApi().on("GET", "/v1/virtual-pools", page([virtual_pool()])).on("POST", "/v1/jobs", job())
+
+
+def submitted(api: FakeApi, *arguments: str) -> tuple[Ran, JobSpec]:
+    ran = run(api, "submit", *arguments)
+    (request,) = api.asked("POST", "/v1/jobs")
+    return ran, JobSpec.model_validate_json(request.content)
+
+
+def only_group(found: JobSpec) -> GroupSpec:
+    (group,) = found.groups
+    return group
+
+
+def test_submit_when_only_a_command_is_given_then_modest_defaults(api: FakeApi) -> None:
+    ran, sent = submitted(api, "--", "/usr/bin/python3", "-c", "print(1)")
+    group = only_group(sent)
+    assert (ran.code, sent.name, sent.virtual_pool, sent.priority) == (0, "python3", VIRTUAL_POOL, 50)
+    assert (group.resources.cpu_milli, group.resources.memory_mib, group.resources.devices) == (1000, 512, ())
+    assert group.run.command == ("/usr/bin/python3", "-c", "print(1)")
+    assert "submitted hello" in ran.out
+    assert "millpond explain hello" in ran.out
+
+
+def test_submit_when_everything_is_given_then_everything_is_sent(api: FakeApi) -> None:
+    _, sent = submitted(
+        api,
+        *("--name", "train", "--cpu", "1.5", "--memory", "4GiB", "--gpus", "2", "--gpu-memory", "40GiB"),
+        *("--flavor", "h100-sxm", "--flavor", "h200", "--require", "bf16_tflops>=300", "--tolerate", "spot=yes"),
+        *("--count", "4", "--priority", "70", "--time-limit", "2h", "--retries", "2", "--env", "A=b=c"),
+        *("--label", "team=x", "--image", "python:3.12", "--", "train", "--lr", "0.1"),
+    )
+    group = only_group(sent)
+    (devices,) = group.resources.devices
+    assert (devices.kind, devices.count, devices.milli, devices.memory_mib) == ("gpu", 2, 1000, 40_960)
+    assert devices.flavors == ("h100-sxm", "h200")
+    assert (sent.time_limit_seconds, sent.retry.max, sent.labels, group.count) == (7200, 2, {"team": "x"}, 4)
+    assert (group.requires.attributes, group.run.env, group.run.image) == (
+        {"bf16_tflops": ">=300"},
+        {"A": "b=c"},
+        "python:3.12",
+    )
+    assert (group.tolerations[0].key, group.tolerations[0].value) == ("spot", "yes")
+    assert group.run.command == ("train", "--lr", "0.1")
+
+
+def test_submit_when_a_share_is_asked_for_then_of_one_device(api: FakeApi) -> None:
+    _, sent = submitted(api, "--gpu-milli", "250", "--gpu-memory", "8GiB", "--", "infer")
+    (devices,) = only_group(sent).resources.devices
+    assert (devices.count, devices.milli, devices.memory_mib) == (1, 250, 8192)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "say what to run"),
+        (["--cpu", "4x", "--", "true"], "found '4x'"),
+        (["--memory", "4GB", "--", "true"], "not of 1000"),
+        (["--gpus", "1", "--gpu-milli", "500", "--", "true"], "not both"),
+        (["--require", "bf16_tflops", "--", "true"], "NAME>=N"),
+        (["--env", "A", "--", "true"], "KEY=VALUE"),
+        (["--name", "NOT OK", "--", "true"], "lower-case letters"),
+        (["--priority", "9999", "--", "true"], "1000"),
+        (["--file", "nowhere.json"], "cannot read"),
+        (["--cpu", "99999999999", "--", "true"], "cpu_milli"),
+    ],
+)
+def test_submit_when_wrong_then_usage_and_nothing_is_sent(api: FakeApi, arguments: list[str], word: str) -> None:
+    ran = run(api, "submit", *arguments)
+    assert (ran.code, api.asked("POST", "/v1/jobs")) == (2, [])
+    assert word in ran.err_words
+
+
+def test_submit_when_a_file_is_given_then_its_virtual_pool_may_be_a_name(api: FakeApi, tmp_path: Path) -> None:
+    document = spec("from-file").model_dump(mode="json") | {"virtual_pool": "main"}
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(document))
+    ran, sent = submitted(api, "-f", str(file), "-o", "id")
+    assert (ran.code, sent.name, sent.virtual_pool) == (0, "from-file", VIRTUAL_POOL)
+    assert ran.out.startswith("job_")
+    assert len(ran.out.split()) == 1
+
+
+def test_submit_when_a_file_has_a_surplus_field_then_usage(api: FakeApi, tmp_path: Path) -> None:
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(spec().model_dump(mode="json") | {"colour": "red", "virtual_pool": "main"}))
+    ran = run(api, "submit", "-f", str(file))
+    assert (ran.code, "colour" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize(("end", "code"), [(JobState.SUCCEEDED, 0), (JobState.FAILED, 1)])
+def test_submit_when_waited_for_then_the_exit_code_tells_the_end(api: FakeApi, end: JobState, code: int) -> None:
+    view = job(state=end)
+    api.on("POST", "/v1/jobs", view).on("GET", f"/v1/jobs/{view.job_id}", detail(view))
+    ran = run(api, "submit", "--wait", "--", "true")
+    assert (ran.code, f"hello {end.value}" in ran.err) == (code, True)
+
+
+def test_ps_when_jobs_wait_then_shows_what_for(api: FakeApi) -> None:
+    waiting, over = job("big", JobState.PENDING), job("small", JobState.FAILED)
+    over = over.model_copy(update={"reason": EndReason.OUT_OF_MEMORY})
+    entry = QueueEntry(
+        position=1,
+        job_id=waiting.job_id,
+        name="big",
+        priority=50,
+        created_at=waiting.created_at,
+        pending_tasks=1,
+        dominant="not_enough_devices",
+        message=None,
+    )
+    api.on("GET", "/v1/jobs", page([waiting, over])).on("GET", f"/v1/queues/{VIRTUAL_POOL}", page([entry]))
+    ran = run(api, "ps")
+    assert "not enough devices" in next(line for line in ran.out.splitlines() if line.startswith("big"))
+    assert "out of memory" in next(line for line in ran.out.splitlines() if line.startswith("small"))
+
+
+def test_ps_when_many_have_ended_then_the_newest_and_all_that_run(api: FakeApi) -> None:
+    running = job("first", JobState.RUNNING)
+    ended = [job(f"ended-{number}", JobState.SUCCEEDED) for number in range(30)]
+    api.on("GET", "/v1/jobs", page([running, *ended]))
+    assert run(api, "ps", "-o", "id").out.split() == [str(each.job_id) for each in (running, *ended[10:])]
+    assert len(run(api, "ps", "--all", "-o", "id").out.split()) == 31
+
+
+def test_ps_when_json_is_wanted_then_it_is_what_the_api_said(api: FakeApi) -> None:
+    view = job()
+    api.on("GET", "/v1/jobs", page([view]))
+    assert json.loads(run(api, "ps", "-o", "json").out) == [view.model_dump(mode="json")]
+
+
+def test_ps_when_there_are_none_then_says_how_to_begin(api: FakeApi) -> None:
+    api.on("GET", "/v1/jobs", page([]))
+    assert "millpond submit" in run(api, "ps").out
+
+
+def test_ps_when_the_screen_is_narrow_then_ids_are_left_out(api: FakeApi) -> None:
+    view = job()
+    api.on("GET", "/v1/jobs", page([view]))
+    assert str(view.job_id) in run(api, "ps").out
+    assert str(view.job_id)[:12] not in run(api, "ps", columns=70).out
+
+
+def test_explain_when_it_waits_then_counts_sum_to_the_nodes(api: FakeApi) -> None:
+    view = job(state=JobState.PENDING)
+    api.on("GET", f"/v1/jobs/{view.job_id}/explain", explanation(view.job_id))
+    out = run(api, "explain", str(view.job_id)).out
+    assert "limit reached: the virtual pool's limit is reached" in out
+    assert "next in its queue" in out
+    for line in ("not enough cpu 3", "not ready 1", "all nodes of the pool 4", "memory 4 GiB 1 GiB 0 MiB 8 GiB 5 GiB"):
+        assert line in "\n".join(" ".join(each.split()) for each in out.splitlines())
+    assert "raise the limit of memory: the job would start" in out
+
+
+def test_logs_when_read_then_they_are_copied_unchanged(api: FakeApi) -> None:
+    view = job()
+    text = "loss [red]0.5[/red]\n"
+    log = LogPage(task_id=TaskId.new(), attempt=1, offset=0, next_offset=20, text=text, ended=False, cut=False)
+    end = log.model_copy(update={"offset": 20, "text": "", "ended": True})
+    api.on("GET", "/v1/jobs", page([view])).on("GET", f"/v1/jobs/{view.job_id}/logs", log, end)
+    assert run(api, "logs", "hello").out == text
+
+
+def test_logs_when_a_task_is_named_then_that_one(api: FakeApi) -> None:
+    view = job()
+    (task,) = detail(view).tasks
+    end = LogPage(task_id=task.task_id, attempt=1, offset=0, next_offset=0, text="", ended=True, cut=False)
+    api.on("GET", f"/v1/jobs/{view.job_id}/tasks", page([task])).on("GET", f"/v1/jobs/{view.job_id}/logs", end)
+    assert run(api, "logs", str(view.job_id), "--task", "main/0").code == 0
+    (request,) = api.asked("GET", f"/v1/jobs/{view.job_id}/logs")
+    assert dict(request.url.params)["task"] == str(task.task_id)
+    assert "it has main/0" in run(api, "logs", str(view.job_id), "--task", "main/7").err_words
+
+
+def test_cancel_when_called_then_says_so(api: FakeApi) -> None:
+    view = job(state=JobState.CANCELLED)
+    api.on("POST", f"/v1/jobs/{view.job_id}/cancel", view)
+    assert "hello is being ended (cancelled)" in run(api, "cancel", str(view.job_id)).out
+
+
+def test_queue_when_nothing_waits_then_says_so(api: FakeApi) -> None:
+    api.on("GET", f"/v1/queues/{VIRTUAL_POOL}", Page[QueueEntry](items=[]))
+    assert run(api, "queue").out.strip() == "nothing waits in main"
