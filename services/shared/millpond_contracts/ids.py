@@ -4,6 +4,7 @@ Source of the layout: RFC 9562 section 5.7 (UUIDv7); alphabet: Crockford base 32
 """
 
 import os
+import re
 import threading
 import time
 import uuid
@@ -14,8 +15,12 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-_VALUES = {character: value for value, character in enumerate(_ALPHABET)}
 _LENGTH = 26
+_BODY = re.compile(f"[{_ALPHABET}]{{{_LENGTH}}}")
+# Python reads base 32 with the digits 0-9a-v.
+_TO_PYTHON = str.maketrans(_ALPHABET, "0123456789abcdefghijklmnopqrstuv")
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
+_SHIFTS = range(_LENGTH * 5 - 10, -1, -10)
 
 _lock = threading.Lock()
 _last: int = 0
@@ -61,21 +66,16 @@ class TypedId(uuid.UUID):
         prefix, separator, body = text.partition("_")
         if not separator or prefix != cls.prefix:
             raise ValueError(f"expected an id that starts with '{cls.prefix}_', found {text[:40]!r}")
-        if len(body) != _LENGTH or any(character not in _VALUES for character in body):
+        if _BODY.fullmatch(body) is None:
             raise ValueError(f"expected {_LENGTH} characters of base 32 after '{cls.prefix}_', found {text[:40]!r}")
-        number = 0
-        for character in body:
-            number = number * 32 + _VALUES[character]
+        number = int(body.translate(_TO_PYTHON), 32)
         if number >= 1 << 128:
             raise ValueError(f"{text[:40]!r} is beyond 128 bits")
         return cls(int=number)
 
     def __str__(self) -> str:
-        number, characters = self.int, []
-        for _ in range(_LENGTH):
-            number, rest = divmod(number, 32)
-            characters.append(_ALPHABET[rest])
-        return f"{self.prefix}_{''.join(reversed(characters))}"
+        number = self.int
+        return f"{self.prefix}_{''.join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"

@@ -8,8 +8,8 @@ import pytest
 from millpond_billing.store.segments import WrittenRange, list_written
 from millpond_billing.store.tenants import save_tenant
 from millpond_billing.usecases.metering import take_allocations
-from millpond_billing.usecases.prices import ensure_example_prices
 from millpond_billing.usecases.periods import find_period
+from millpond_billing.usecases.prices import ensure_example_prices
 from millpond_billing.usecases.statements import draft_statement
 from millpond_contracts.bodies.bills import ChargeKind
 from millpond_contracts.bodies.jobs import AllocationState, AllocationView, EndReason
