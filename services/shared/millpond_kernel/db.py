@@ -120,7 +120,8 @@ class Database:
         """Closes every connection, waiting shortly for those in use."""
         if self._pool is not None:
             try:
-                await asyncio.wait_for(self._pool.close(), 3)
+                async with asyncio.timeout(3):
+                    await self._pool.close()
             except TimeoutError:
                 self._pool.terminate()
             self._pool = None

@@ -1,12 +1,12 @@
 """A lossy Redis publish after commit that wakes whoever waits for new rows. Losing one costs at most a second."""
 
 import asyncio
-import contextlib
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from millpond_kernel.observability import log
+from millpond_kernel.pausing import end_task
 
 # Time to gather further commits after a ring, so that one pass serves many of them.
 LINGER_SECONDS = 0.005
@@ -37,10 +37,7 @@ class Doorbell:
 
     async def stop(self) -> None:
         """Stops the ringing task."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
 
     async def _ring_forever(self) -> None:
         while True:
@@ -67,10 +64,7 @@ class DoorListener:
 
     async def stop(self) -> None:
         """Stops listening."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
 
     def poke(self) -> None:
         """Acts as if the bell had rung; for a caller in the same process."""
@@ -79,7 +73,8 @@ class DoorListener:
     async def wait(self, timeout_seconds: float) -> bool:
         """Whether a ring came within the time. A ring that came before the call counts."""
         try:
-            await asyncio.wait_for(self._rung.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self._rung.wait()
         except TimeoutError:
             return False
         self._rung.clear()

@@ -5,7 +5,6 @@ Redis is silent or away, so that a revocation is known within the promised secon
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 from redis.asyncio import Redis
@@ -15,6 +14,7 @@ from millpond_contracts.events import Envelope
 from millpond_kernel.clients import ServiceAway, ServiceClient, json_of
 from millpond_kernel.observability import log
 from millpond_kernel.outbox import stream_key
+from millpond_kernel.pausing import end_task
 from millpond_kernel.streams import READ_COUNT, stream_fields
 
 LOOK_BACK = 5000
@@ -40,10 +40,7 @@ class Follower:
 
     async def stop(self) -> None:
         """Stops following."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end_task(self._task)
 
     async def _follow_forever(self) -> None:
         while True:

@@ -95,6 +95,15 @@ async def migrate(owner_url: str, passwords: Mapping[str, str]) -> bool:
         await connection.close()
 
 
+async def make_roles(owner_url: str, passwords: Mapping[str, str]) -> None:
+    """Creates the roles alone, for a database that is about to be restored from a backup."""
+    connection = await asyncpg.connect(owner_url, timeout=10)
+    try:
+        await create_roles(connection, passwords)
+    finally:
+        await connection.close()
+
+
 async def _revision(connection: asyncpg.Connection) -> str | None:
     if await connection.fetchval("SELECT to_regclass('public.alembic_version')") is None:
         return None
@@ -130,6 +139,9 @@ def main() -> None:
     if not owner_url:
         sys.exit("millpond migrate: set MILLPOND_OWNER_DATABASE_URL to the URL of the database's owner")
     try:
+        if "--roles-only" in sys.argv[1:]:
+            asyncio.run(make_roles(owner_url, passwords_from(os.environ)))
+            return
         changed = asyncio.run(migrate(owner_url, passwords_from(os.environ)))
     except (OSError, asyncpg.PostgresError) as error:
         place = urlsplit(owner_url).netloc.rpartition("@")[2]

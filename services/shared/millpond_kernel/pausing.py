@@ -1,4 +1,7 @@
-"""Waiting that ends early when a process is asked to stop."""
+"""Waiting that ends early when a process is asked to stop, and that never swallows a cancellation.
+
+`asyncio.wait_for` of Python 3.11 does: when what it waits for happens in the same moment, the cancellation is lost.
+"""
 
 import asyncio
 from typing import Protocol
@@ -15,7 +18,16 @@ class Stop(Protocol):
 async def sleep_or_stop(stop: Stop, seconds: float) -> bool:
     """Sleeps; returns True at once when `stop` is set before the time is over."""
     try:
-        await asyncio.wait_for(stop.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            return await stop.wait()
     except TimeoutError:
         return False
-    return True
+
+
+async def end_task(task: "asyncio.Task[None] | None") -> None:
+    """Cancels a task and waits until it has ended; its outcome does not matter any more."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()

@@ -4,13 +4,11 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from millpond_kernel.clients import ServiceAway, ServiceClient
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.serve import load_worker
-from millpond_kernel.streams import Consumer, read_snapshot
-from millpond_kernel.uow import UnitOfWork
+from millpond_kernel.streams import Consumer, apply_snapshots, collect_snapshots, lock_cursor
 from millpond_kernel.worker import connected_kernel
 
 ATTEMPTS = 20
@@ -33,34 +31,14 @@ async def rebuild(database: Database, feed: ServiceClient, consumer: Consumer) -
     if not consumer.snapshots:
         raise RebuildRefused(f"{consumer.name} keeps no view that could be loaded from {consumer.publisher}")
     for _ in range(ATTEMPTS):
-        as_of, loaded = await _load(feed, consumer)
+        as_of, pages = await collect_snapshots(feed, consumer)
         async with database.begin(SYSTEM) as unit:
-            if await _is_not_behind(unit, consumer, as_of):
-                if consumer.clear is not None:
-                    await consumer.clear(unit)
-                for noun, items in loaded:
-                    await consumer.snapshots[noun](unit, items)
+            # A snapshot older than what was applied would take the view back.
+            if await lock_cursor(unit, consumer) <= as_of:
+                await apply_snapshots(unit, consumer, pages)
                 return as_of
         await asyncio.sleep(PAUSE_SECONDS)
     raise RebuildRefused(f"{consumer.publisher} changes too fast; try again when it is quieter")
-
-
-async def _load(feed: ServiceClient, consumer: Consumer) -> tuple[int, list[tuple[str, list[dict[str, Any]]]]]:
-    as_of: list[int] = []
-    loaded: list[tuple[str, list[dict[str, Any]]]] = []
-    for noun in consumer.snapshots:
-        async for seq, items in read_snapshot(feed, consumer.publisher, noun):
-            as_of.append(seq)
-            loaded.append((noun, items))
-    return min(as_of), loaded
-
-
-async def _is_not_behind(unit: UnitOfWork, consumer: Consumer, as_of: int) -> bool:
-    """Whether the snapshot shows all that the consumer has applied; locks the cursor until the transaction ends."""
-    seq = await unit.fetchval(
-        "SELECT seq FROM cursor WHERE consumer = $1 AND publisher = $2 FOR UPDATE", consumer.name, consumer.publisher
-    )
-    return seq is None or int(seq) <= as_of
 
 
 async def _run(service: str, name: str) -> None:

@@ -1,32 +1,19 @@
-"""Consumers: each follows one publisher in order and moves its cursor in the same transaction as the effect.
-
-The cursor lives in PostgreSQL; Redis only carries copies. A gap, a Redis error, a stream whose top is below the cursor,
-or silence makes the consumer read the publisher's feed. An event that keeps failing is parked where a person can replay
-it.
-"""
+"""What a service does with another's events (`Consumer`), and how it reads them: stream, feed, snapshots."""
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from millpond_contracts.events import EVENT_TYPES, Envelope, Event
 from millpond_kernel.clients import ServiceAway, ServiceClient, json_of
-from millpond_kernel.db import AWAY_ERRORS, DATABASE_ERRORS, SYSTEM, Database
-from millpond_kernel.observability import ALARMS, CONSUMER_LAG, EVENTS_APPLIED, EVENTS_PARKED, FEED_READS, log
-from millpond_kernel.outbox import stream_key
-from millpond_kernel.pausing import Stop, sleep_or_stop
+from millpond_kernel.db import SYSTEM, Database
+from millpond_kernel.observability import ALARMS, log
 from millpond_kernel.uow import UnitOfWork
 
 READ_COUNT = 500
-BLOCK_MILLISECONDS = 1000
-MAX_TRIES = 5
 # Asks the feed for all that it keeps.
 EVERYTHING = 2**62
 
@@ -37,25 +24,8 @@ BatchHandler = Callable[[UnitOfWork, Sequence[Any]], Awaitable[None]]
 SnapshotHandler = Callable[[UnitOfWork, Sequence[dict[str, Any]]], Awaitable[None]]
 
 
-class CursorMoved(Exception):
-    """Another copy of this consumer applied the events first."""
-
-
 class FeedGone(Exception):
     """The publisher's feed no longer reaches back to the cursor: a snapshot must be loaded."""
-
-
-class FeedBehind(Exception):
-    """The publisher's feed ends below the cursor: its database was put back to an earlier state."""
-
-
-class _Stopping(Exception):
-    """The process has to end while an event is being tried again."""
-
-
-# Somebody is away, or the event is not at fault: the batch is tried again as it is.
-_WAITED_OUT: tuple[type[Exception], ...] = (*DATABASE_ERRORS, ServiceAway)
-_NEVER_PARKED: tuple[type[Exception], ...] = (CursorMoved, _Stopping, *AWAY_ERRORS)
 
 
 @dataclass(slots=True)
@@ -106,212 +76,6 @@ class Consumer:
         return None if found is None else found[1]
 
 
-class ConsumerRunner:
-    """Runs one consumer until stopped. Any number of copies may run."""
-
-    def __init__(
-        self,
-        database: Database,
-        redis: "Redis",
-        feed: ServiceClient,
-        consumer: Consumer,
-        *,
-        prefix: str,
-        silence_seconds: float = 5.0,
-    ) -> None:
-        self._database = database
-        self._redis = redis
-        self._feed = feed
-        self.consumer = consumer
-        self._stream = stream_key(prefix, consumer.publisher)
-        self._positions = f"{prefix}:positions"
-        self._silence_seconds = silence_seconds
-        self._tries: dict[int, int] = {}
-        self._redis_away = False
-        self._labels = (database.service, consumer.name, consumer.publisher)
-
-    async def run(self, stop: Stop) -> None:
-        """Follows the publisher until `stop` is set; survives an absent Redis, database or publisher."""
-        while not stop.is_set():
-            try:
-                cursor = await self._load_cursor()
-                await self._follow(cursor, stop)
-            except (CursorMoved, _Stopping):
-                continue
-            except _WAITED_OUT as error:
-                log.warning(
-                    "consumer_waits", consumer=self.consumer.name, error=f"{type(error).__name__}: {error}"[:200]
-                )
-                await sleep_or_stop(stop, 0.5)
-            except FeedGone:
-                await self._load_snapshots_quietly(stop)
-            except FeedBehind as error:
-                log.error("consumer_ahead_of_feed", consumer=self.consumer.name, error=str(error))
-                ALARMS.labels(self._database.service, "consumer_ahead_of_feed").inc()
-                await sleep_or_stop(stop, 5.0)
-
-    async def _load_cursor(self) -> int:
-        async with self._database.begin(SYSTEM) as unit:
-            await unit.execute(
-                "INSERT INTO cursor (consumer, publisher, seq) VALUES ($1, $2, 0) ON CONFLICT DO NOTHING",
-                self.consumer.name,
-                self.consumer.publisher,
-            )
-            seq = await unit.fetchval(
-                "SELECT seq FROM cursor WHERE consumer = $1 AND publisher = $2",
-                self.consumer.name,
-                self.consumer.publisher,
-            )
-        self.consumer.applied_seq = int(seq)
-        return int(seq)
-
-    async def _follow(self, cursor: int, stop: Stop) -> None:
-        # The first look is at the feed: it tells the head, and catches up when Redis holds less than we need.
-        cursor = await self._catch_up(cursor, stop)
-        quiet_since = time.monotonic()
-        while not stop.is_set():
-            try:
-                envelopes = await self._read_stream(cursor)
-            except (RedisError, OSError, ValueError, KeyError) as error:
-                self._note_redis(error)
-                cursor = await self._catch_up(cursor, stop)
-                await sleep_or_stop(stop, 0.2)
-                continue
-            self._note_redis(None)
-            if envelopes and envelopes[0].seq == cursor + 1:
-                cursor = await self._apply(cursor, _contiguous(envelopes), stop)
-                quiet_since = time.monotonic()
-            elif envelopes or time.monotonic() - quiet_since > self._silence_seconds:
-                cursor = await self._catch_up(cursor, stop)
-                quiet_since = time.monotonic()
-
-    def _note_redis(self, error: Exception | None) -> None:
-        """Logs when the stream becomes unreadable, once, and when it is back."""
-        if error is not None and not self._redis_away:
-            log.warning("consumer_redis_away", consumer=self.consumer.name, error=type(error).__name__)
-        elif error is None and self._redis_away:
-            log.info("consumer_redis_back", consumer=self.consumer.name)
-        self._redis_away = error is not None
-
-    async def _read_stream(self, cursor: int) -> list[Envelope]:
-        reply = await self._redis.xread({self._stream: f"{cursor}-0"}, count=READ_COUNT, block=BLOCK_MILLISECONDS)
-        return [Envelope.model_validate_json(fields[b"e"]) for fields in stream_fields(reply)]
-
-    async def _catch_up(self, cursor: int, stop: Stop) -> int:
-        """Applies the feed from the cursor to the publisher's head."""
-        while not stop.is_set():
-            FEED_READS.labels(*self._labels).inc()
-            head, envelopes = await read_feed(self._feed, self.consumer.publisher, cursor)
-            if head < cursor:
-                raise FeedBehind(f"the cursor is at {cursor}, {self.consumer.publisher} at {head}")
-            self._set_lag(head - cursor)
-            if not envelopes:
-                return cursor
-            cursor = await self._apply(cursor, _contiguous(envelopes), stop)
-            self._set_lag(head - cursor)
-        return cursor
-
-    def _set_lag(self, lag: int) -> None:
-        self.consumer.lag = max(0, lag)
-        CONSUMER_LAG.labels(*self._labels).set(self.consumer.lag)
-
-    async def _apply(self, cursor: int, envelopes: Sequence[Envelope], stop: Stop) -> int:
-        """Applies a contiguous batch in one transaction; on a failure one by one, parking what keeps failing."""
-        try:
-            await self._apply_together(cursor, envelopes)
-        except _NEVER_PARKED:
-            raise
-        except Exception as error:
-            if len(envelopes) == 1:
-                await self._note_failure(envelopes[0], error, stop)
-            for envelope in envelopes:
-                await self._apply_or_park(envelope, stop)
-        cursor = envelopes[-1].seq
-        self.consumer.applied_seq = cursor
-        if self.consumer.after_batch is not None:
-            self.consumer.after_batch()
-        await self._tell_position(cursor)
-        return cursor
-
-    async def _apply_or_park(self, envelope: Envelope, stop: Stop) -> None:
-        while self._tries.get(envelope.seq, 0) < MAX_TRIES:
-            try:
-                await self._apply_together(envelope.seq - 1, [envelope])
-                self._tries.pop(envelope.seq, None)
-                return
-            except _NEVER_PARKED:
-                raise
-            except Exception as error:
-                await self._note_failure(envelope, error, stop)
-                last = error
-        await self._park(envelope, last)
-
-    async def _note_failure(self, envelope: Envelope, error: Exception, stop: Stop) -> None:
-        """Counts and logs a failure and waits a little longer each time.
-
-        Raises:
-            _Stopping: the process has to end; the event is tried again by the next one.
-        """
-        tries = self._tries[envelope.seq] = self._tries.get(envelope.seq, 0) + 1
-        log.error(
-            "event_failed",
-            service=self._database.service,
-            consumer=self.consumer.name,
-            type=envelope.type,
-            seq=envelope.seq,
-            tries=tries,
-            exc_info=error,
-        )
-        if tries < MAX_TRIES and await sleep_or_stop(stop, 0.05 * 2**tries):
-            raise _Stopping
-
-    async def _park(self, envelope: Envelope, error: Exception) -> None:
-        async with self._database.begin(SYSTEM) as unit:
-            await self._move_cursor(unit, envelope.seq - 1, envelope.seq)
-            await unit.execute(
-                "INSERT INTO dead_letter (consumer, publisher, seq, envelope, error) VALUES ($1, $2, $3, $4, $5)"
-                " ON CONFLICT ON CONSTRAINT dead_letter_once DO NOTHING",
-                self.consumer.name,
-                self.consumer.publisher,
-                envelope.seq,
-                json.loads(envelope.model_dump_json()),
-                f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
-            )
-        del self._tries[envelope.seq]
-        EVENTS_PARKED.labels(self._database.service, self.consumer.name).inc()
-
-    async def _apply_together(self, cursor: int, envelopes: Sequence[Envelope]) -> None:
-        async with self._database.begin(SYSTEM) as unit:
-            await self._move_cursor(unit, cursor, envelopes[-1].seq)
-            await self.consumer.dispatch_all(unit, envelopes)
-        EVENTS_APPLIED.labels(*self._labels).inc(len(envelopes))
-
-    async def _move_cursor(self, unit: UnitOfWork, old: int, new: int) -> None:
-        moved = await unit.execute(
-            "UPDATE cursor SET seq = $4, moved_at = clock_timestamp()"
-            " WHERE consumer = $1 AND publisher = $2 AND seq = $3",
-            self.consumer.name,
-            self.consumer.publisher,
-            old,
-            new,
-        )
-        if moved != 1:
-            raise CursorMoved
-
-    async def _tell_position(self, cursor: int) -> None:
-        try:
-            await self._redis.hset(self._positions, f"{self._database.service}/{self.consumer.name}", cursor)
-        except (RedisError, OSError):
-            log.debug("position_not_told", consumer=self.consumer.name)
-
-    async def _load_snapshots_quietly(self, stop: Stop) -> None:
-        try:
-            await load_snapshots(self._database, self._feed, self.consumer)
-        except _WAITED_OUT as error:
-            log.warning("snapshot_waits", consumer=self.consumer.name, error=type(error).__name__)
-            await sleep_or_stop(stop, 1.0)
-
-
 async def read_feed(feed: ServiceClient, publisher: str, after: int) -> tuple[int, list[Envelope]]:
     """The publisher's head and the next events after a sequence (negative: of the last so many).
 
@@ -343,43 +107,66 @@ async def read_snapshot(
         after = str(page["next"])
 
 
+async def collect_snapshots(
+    feed: ServiceClient, consumer: Consumer
+) -> tuple[int, list[tuple[str, list[dict[str, Any]]]]]:
+    """Every snapshot of a consumer: the oldest `as_of_seq`, and (noun, items) per page."""
+    as_of: list[int] = []
+    pages: list[tuple[str, list[dict[str, Any]]]] = []
+    for noun in consumer.snapshots:
+        async for seq, items in read_snapshot(feed, consumer.publisher, noun):
+            as_of.append(seq)
+            pages.append((noun, items))
+    return min(as_of), pages
+
+
+async def apply_snapshots(unit: UnitOfWork, consumer: Consumer, pages: list[tuple[str, list[dict[str, Any]]]]) -> None:
+    """Fills the views of a consumer; those that it can `clear` are emptied first, so that nothing wrong stays."""
+    if consumer.clear is not None:
+        await consumer.clear(unit)
+    for noun, items in pages:
+        await consumer.snapshots[noun](unit, items)
+
+
+async def lock_cursor(unit: UnitOfWork, consumer: Consumer) -> int:
+    """The consumer's cursor, which does not move before the transaction ends."""
+    await unit.execute(
+        "INSERT INTO cursor (consumer, publisher, seq) VALUES ($1, $2, 0) ON CONFLICT DO NOTHING",
+        consumer.name,
+        consumer.publisher,
+    )
+    seq = await unit.fetchval(
+        "SELECT seq FROM cursor WHERE consumer = $1 AND publisher = $2 FOR UPDATE", consumer.name, consumer.publisher
+    )
+    return int(seq)
+
+
 async def load_snapshots(database: Database, feed: ServiceClient, consumer: Consumer) -> int:
-    """Loads every snapshot of the publisher and moves the cursor up to the oldest `as_of_seq`; returns that number.
+    """Brings a consumer that the feed no longer reaches up to its publisher's snapshots; where it goes on from.
 
     The cursor never moves back: another copy may have loaded a later snapshot and followed from there. A consumer
     without snapshots goes on with the oldest event that is kept, and raises an alarm, since it has missed some.
     """
-    as_of: int | None = None
-    for noun, apply in consumer.snapshots.items():
-        async for seq, items in read_snapshot(feed, consumer.publisher, noun):
-            as_of = seq if as_of is None else min(as_of, seq)
-            async with database.begin(SYSTEM) as unit:
-                await apply(unit, items)
-    if as_of is None:
+    pages: list[tuple[str, list[dict[str, Any]]]] = []
+    if consumer.snapshots:
+        as_of, pages = await collect_snapshots(feed, consumer)
+    else:
         head, kept = await read_feed(feed, consumer.publisher, -EVERYTHING)
         as_of = kept[0].seq - 1 if kept else head
         log.error("events_missed", consumer=consumer.name, publisher=consumer.publisher, continues_after=as_of)
         ALARMS.labels(database.service, "events_missed").inc()
     async with database.begin(SYSTEM) as unit:
+        cursor = await lock_cursor(unit, consumer)
+        if cursor >= as_of:
+            return cursor
+        await apply_snapshots(unit, consumer, pages)
         await unit.execute(
-            "INSERT INTO cursor AS c (consumer, publisher, seq) VALUES ($1, $2, $3)"
-            " ON CONFLICT (consumer, publisher) DO UPDATE SET seq = excluded.seq, moved_at = clock_timestamp()"
-            " WHERE excluded.seq > c.seq",
+            "UPDATE cursor SET seq = $3, moved_at = clock_timestamp() WHERE consumer = $1 AND publisher = $2",
             consumer.name,
             consumer.publisher,
             as_of,
         )
     return as_of
-
-
-def _contiguous(envelopes: Sequence[Envelope]) -> list[Envelope]:
-    """The leading envelopes whose sequences follow one another."""
-    taken = [envelopes[0]]
-    for envelope in envelopes[1:]:
-        if envelope.seq != taken[-1].seq + 1:
-            break
-        taken.append(envelope)
-    return taken
 
 
 def stream_fields(reply: Any) -> list[dict[bytes, bytes]]:

@@ -17,6 +17,7 @@ from millpond_kernel.auth import AdminCaller, ReaderCaller, ServiceCaller
 from millpond_kernel.db import AWAY_ERRORS, SYSTEM
 from millpond_kernel.outbox import envelope_json
 from millpond_kernel.pagination import Paging, make_page
+from millpond_kernel.pausing import sleep_or_stop
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.tokens import public_jwk
@@ -212,10 +213,9 @@ async def _watch(request: Request, service: str, after: int, follow: bool) -> As
             continue
         if not follow or kernel.stopping.is_set():
             return
-        try:
-            await asyncio.wait_for(woken.wait(), 1.0)
+        if await sleep_or_stop(woken, 1.0):
             await asyncio.sleep(LINGER_SECONDS)
-        except TimeoutError:
+        else:
             quiet += 1.0
         if quiet >= HEARTBEAT_SECONDS:
             quiet = 0.0

@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from millpond_contracts.events import PUBLISHERS
 from millpond_kernel.app import wait_for_head
 from millpond_kernel.clients import ServiceClient
+from millpond_kernel.consuming import ConsumerRunner
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.loops import Loop, LoopRunner
@@ -23,7 +24,7 @@ from millpond_kernel.outbox import Relay, doorbell_channel
 from millpond_kernel.pausing import Stop, sleep_or_stop
 from millpond_kernel.retention import retention_loop
 from millpond_kernel.settings import ServiceSettings
-from millpond_kernel.streams import Consumer, ConsumerRunner
+from millpond_kernel.streams import Consumer
 
 STATE_SECONDS = 3.0
 # Above these the worker is not ready and the service is degraded.

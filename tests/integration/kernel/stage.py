@@ -15,10 +15,11 @@ from millpond_contracts.events import Envelope
 from millpond_contracts.events.quota import ApiKeyRevoked
 from millpond_contracts.ids import ApiKeyId
 from millpond_kernel.clients import ServiceClient
+from millpond_kernel.consuming import ConsumerRunner
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.outbox import Relay, doorbell_channel, stream_key
-from millpond_kernel.streams import Consumer, ConsumerRunner
+from millpond_kernel.streams import Consumer
 from millpond_kernel.uow import UnitOfWork
 from tests.integration.databases import MigratedDatabase
 from tests.integration.services import Services, run_services

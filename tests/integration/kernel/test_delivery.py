@@ -112,26 +112,25 @@ async def test_effects_when_relays_and_consumers_are_cancelled_at_random_then_ex
     await stage.make_things(5)
     consumer = noting()
     chance = random.Random(7)
-    done = asyncio.Event()
+    written = asyncio.Event()
 
-    async def restart_forever(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-        while not done.is_set():
-            task = asyncio.ensure_future(run(done))
+    async def restart_while_written(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+        while not written.is_set():
+            task = asyncio.ensure_future(run(asyncio.Event()))
             await asyncio.wait({task}, timeout=chance.uniform(0.02, 0.3))
-            if not done.is_set():
-                task.cancel()
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+    async def write() -> None:
+        await asyncio.gather(*(stage.change_many(150, seed) for seed in range(4)))
+        written.set()
 
     async def all_applied() -> bool:
         return await stage.cursor(consumer) == 600
 
     runs = [stage.relay().run, stage.relay().run, stage.runner(consumer).run, stage.runner(noting()).run]
-    restarts = [asyncio.ensure_future(restart_forever(run)) for run in runs]
-    try:
-        await asyncio.gather(*(stage.change_many(150, seed) for seed in range(4)))
-        await until(all_applied, 30)
-    finally:
-        done.set()
-        await asyncio.gather(*restarts)
+    await asyncio.gather(write(), *(restart_while_written(run) for run in runs))
+    async with running(*runs):
+        await until(all_applied)
     assert_dense(await stage.effects(), 600)

@@ -7,8 +7,9 @@ import pytest
 
 from millpond_contracts.events import Envelope
 from millpond_contracts.events.quota import ApiKeyRevoked
+from millpond_kernel.consuming import MAX_TRIES
 from millpond_kernel.dead_letters import ReplayRefused, list_dead_letters, replay_dead_letter
-from millpond_kernel.streams import MAX_TRIES, Consumer
+from millpond_kernel.streams import Consumer
 from millpond_kernel.uow import UnitOfWork
 from tests.integration.kernel.stage import Stage, assert_dense, note_effect, noting, running, until
 

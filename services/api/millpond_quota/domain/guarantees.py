@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from millpond_contracts.bodies.nodes import PoolCapacity
 from millpond_contracts.bodies.tenants import Limits
 
-
 # Capacity names its host resources with their units, limits without.
 _HOST_RESOURCES = {"cpu_milli": "cpu", "memory_mib": "memory"}
 

@@ -161,6 +161,12 @@ async def save_capacity(unit: UnitOfWork, capacity: PoolCapacity) -> None:
     )
 
 
+async def clear_pools(unit: UnitOfWork) -> None:
+    """Empties the views of pools and capacity, before they are loaded anew."""
+    await unit.execute("DELETE FROM pool_view")
+    await unit.execute("DELETE FROM capacity_view")
+
+
 def limit_alert(row: asyncpg.Record) -> LimitAlert:
     """The alert of a row."""
     return LimitAlert(

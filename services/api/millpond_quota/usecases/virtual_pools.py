@@ -46,7 +46,8 @@ async def create_virtual_pool(unit: UnitOfWork, caller: Principal, spec: Virtual
     Raises:
         ProblemError: no such tenant or pool, guarantees beyond the capacity, or the name is taken.
     """
-    await tenants.get_tenant(unit, spec.tenant_id)
+    # Locked, so that the tenant cannot be deleted meanwhile.
+    await tenants.get_tenant(unit, spec.tenant_id, lock=True)
     await _check_pool(unit, spec.pool_id, spec.tenant_id, spec.limits, None)
     created = await virtual_pools.insert_virtual_pool(unit, spec)
     unit.emit(VirtualPoolChanged(virtual_pool=created))
