@@ -11,9 +11,11 @@ import typer
 from rich.console import Console
 
 from millpond.demo.running import run_demo
-from millpond.profiles import Profile, save_profile
+from millpond.profiles import Profile, list_profiles, save_profile
+from millpond.stack.backups import make_backup, restore_backup
 from millpond.stack.engines import is_running
 from millpond.stack.errors import StackAlreadyRunning, StackError
+from millpond.stack.examining import Finding, examine
 from millpond.stack.keys import operator_key_file, read_environment
 from millpond.stack.lock import find_supervisor, stop_supervisor
 from millpond.stack.options import DEFAULT_PORT, StackOptions
@@ -125,6 +127,55 @@ def demo(
     raise typer.Exit(run_demo(data_dir, port))
 
 
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write; it holds keys, so only you can read it.")],
+    data_dir: DataDir = None,
+    name: Name = "default",
+) -> None:
+    """Write everything a stack keeps into one file, while it runs or when it is stopped."""
+    try:
+        manifest = make_backup(locate(name, data_dir), file)
+    except (StackError, OSError) as error:
+        _errors.print(f"[bold red]millpond backup:[/bold red] {error}", highlight=False)
+        raise typer.Exit(1) from error
+    size = file.stat().st_size / 1024**2
+    Console().print(
+        f"wrote {file} ({size:.1f} MiB, database {manifest['database_sha256']}); it holds keys: keep it safe"
+    )
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `millpond backup` wrote.", exists=True, dir_okay=False)],
+    data_dir: DataDir = None,
+    name: Name = "default",
+) -> None:
+    """Make a stack in a new folder from a backup; start it afterwards with `millpond up`."""
+    paths, console = locate(name, data_dir), Console()
+    try:
+        manifest = restore_backup(paths, file, lambda line: console.print(f"[dim]· {line}[/dim]", highlight=False))
+    except (StackError, OSError) as error:
+        _errors.print(f"[bold red]millpond restore:[/bold red] {error}", highlight=False)
+        raise typer.Exit(1) from error
+    console.print(f"restored the stack of {manifest['made_at']} into {paths.folder}; start it with `millpond up`")
+
+
+def doctor(
+    url: Annotated[str | None, typer.Option(help="Base URL of the stack; by default the profile's.")] = None,
+    data_dir: DataDir = None,
+    name: Name = "default",
+) -> None:
+    """Examine this machine and the stack on it: what is wrong, and what to do. Exits with 1 when something is bad."""
+    profile = list_profiles()[1].get(name)
+    console, bad = Console(), False
+    for check in examine(locate(name, data_dir), url or (profile.url if profile else None)):
+        style = {"good": "green", "attention": "yellow", "bad": "bold red"}.get(check.finding.value, "dim")
+        console.print(f"[{style}]{check.finding.value:<10}[/{style}] {check.subject}: {check.found}", highlight=False)
+        if check.remedy and check.finding is not Finding.GOOD:
+            console.print(f"           → {check.remedy}", highlight=False)
+        bad = bad or check.finding is Finding.BAD
+    raise typer.Exit(1 if bad else 0)
+
+
 def migrate() -> None:
     """Bring a database to this version (MILLPOND_OWNER_DATABASE_URL names it); services never do it themselves."""
     _run_module("millpond_kernel.migrate")
@@ -163,6 +214,6 @@ def _run_module(module: str, *arguments: str, paths: StackPaths | None = None) -
 
 def register(app: typer.Typer) -> None:
     """Adds these commands to the command line."""
-    for command in (up, down, demo, migrate, rebuild):
+    for command in (up, down, demo, doctor, backup, restore, migrate, rebuild):
         app.command(rich_help_panel=PANEL)(command)
     app.command("dead-letters", rich_help_panel=PANEL)(dead_letters)

