@@ -24,6 +24,9 @@ Bodies = Mapping[str, dict[str, Any]]
 async def check_bill(connection: asyncpg.Connection, operator: Caller, allocations: Bodies) -> list[str]:
     """Findings: `allocations` holds the newest body of each, as the scheduler's outbox tells it."""
     findings = await _segments(connection)
+    for table in ("adjustment", "anomaly"):
+        rows = await connection.fetch(f"SELECT * FROM billing.{table}")
+        findings += [f"billing found an {table}: {dict(row)}" for row in rows]
     history = await _history(connection, allocations)
     for tenant in sorted({body["tenant_id"] for body in allocations.values()}):
         findings += await _statement(connection, operator, tenant, history, allocations)
@@ -147,7 +150,8 @@ async def _written(
     if any(allocations[name]["released_at"] is None for name in mine):
         return []
     kept = await connection.fetchval(
-        "SELECT coalesce(sum(amount), 0) FROM billing.charge WHERE tenant_id ="
+        "SELECT coalesce(sum(coalesce(usage, 0) + coalesce(round_up, 0) + coalesce(minimum, 0)"
+        " + coalesce(price_difference, 0) + coalesce(waiver, 0)), 0) FROM billing.segment WHERE tenant_id ="
         " (SELECT tenant_id FROM scheduler.outbox WHERE subject = ANY($1) LIMIT 1)",
         mine,
     )

@@ -24,6 +24,8 @@ async def find_backlog(connection: asyncpg.Connection) -> list[str]:
                 for row in rows
                 if row["seq"] != heads[row["publisher"]]
             ]
+        unrated = await connection.fetchval("SELECT count(*) FROM billing.allocation_view WHERE unrated IS NOT NULL")
+        waiting += [f"billing: {unrated} allocations are not rated"] if unrated else []
     return waiting
 
 

@@ -25,6 +25,12 @@ def shared_split() -> Iterator[Stack]:
     yield from _running(split=True)
 
 
+@pytest.fixture(scope="module")
+def shared_compact() -> Iterator[Stack]:
+    """A compact stack for all tests of a module that leave it as they found it."""
+    yield from _running(split=False)
+
+
 def _running(*, split: bool) -> Iterator[Stack]:
     stack = Stack.make(split=split)
     try:
