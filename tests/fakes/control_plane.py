@@ -205,7 +205,8 @@ class FakeControlPlane:
                     stops=list(self._stops.values()),
                 )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rung.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._rung.wait()
 
     def take_reports(self, batch: ReportBatch) -> ReportAnswer:
         """Keep what is new; a poisoned allocation spoils its whole batch."""

@@ -109,7 +109,8 @@ def wait_for(
 
 def _progress(client: Client, job: JobDetail) -> str:
     counts = ", ".join(f"{count} {name}" for group in job.groups for name, count in group.by_state.items() if count)
-    why = f" ({client.jobs.explain(job).message})" if job.state is JobState.PENDING else ""
+    is_waiting = any(group.by_state.get("pending") for group in job.groups)
+    why = f" ({client.jobs.explain(job).message})" if is_waiting else ""
     return escape(f"{job.name}: {counts}{why}")
 
 

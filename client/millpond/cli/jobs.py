@@ -1,5 +1,6 @@
 """Your jobs: `ps`, `job`, `explain`, `cancel`, `queue`. Submitting and logs have files of their own."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from typing import Annotated
@@ -159,7 +160,7 @@ def job_fields(job: JobDetail) -> list[tuple[str, RenderableType]]:
         fields.append(("time limit", show_seconds(job.spec.time_limit_seconds)))
     for group in job.spec.groups:
         fields.append((f"group {group.name}", f"{group.count} x {show_resources(group.resources)}"))
-        fields.append(("command", " ".join(group.run.command)))
+        fields.append(("command", shlex.join(group.run.command)))
     if job.labels:
         fields.append(("labels", ", ".join(f"{key}={value}" for key, value in job.labels.items())))
     return fields

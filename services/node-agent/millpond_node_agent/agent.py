@@ -18,6 +18,7 @@ from millpond_node_agent.heartbeat import Hardware, Pulse, wanted_name
 from millpond_node_agent.identity import Membership, NodeKey, StateLock, read_membership, write_membership
 from millpond_node_agent.lease import Lease
 from millpond_node_agent.observability import log
+from millpond_node_agent.pausing import cancel_all, wait_within
 from millpond_node_agent.report import Reporter
 from millpond_node_agent.runtimes.boottime import boot_id, monotonic_ms
 from millpond_node_agent.runtimes.process import ProcessRuntime, ProcessSettings
@@ -159,13 +160,13 @@ class Agent:
             await assignments.adopt()
             reporting = asyncio.create_task(reporter.run(), name="reports")
             intake = [work.poll(), work.fence(), pulse.watch_hardware(), pulse.report_ready()]
-            async with _Loops([*intake, pulse.sample(), pulse.beat()], [reporting]) as loops:
+            async with _Loops([*intake, pulse.sample(), pulse.beat()], {reporting}) as loops:
                 await loops.wait(stop)
                 log.info("stopping", stop_tasks=self._settings.stop_tasks, tasks=len(assignments.held))
                 await loops.cancel()
                 if self._settings.stop_tasks:
                     await assignments.stop_all(EndReason.DRAINED, _STOP_ALL_SECONDS)
-                await _within(reporter.wait_until_sent(), _FAREWELL_SECONDS)
+                await wait_within(reporter.wait_until_sent(), _FAREWELL_SECONDS)
         finally:
             await assignments.close()
             await http.close()
@@ -203,8 +204,8 @@ class WorkLoop:
             backoff.reset()
             if started:
                 # What is told is not given again.
-                await _within(_all_told(started), _TOLD_SECONDS)
-                await _within(self._reporter.wait_until_sent(), _TOLD_SECONDS)
+                await wait_within(_all_told(started), _TOLD_SECONDS)
+                await wait_within(self._reporter.wait_until_sent(), _TOLD_SECONDS)
             elif monotonic_ms() - sent_ms < _QUICK_MS:
                 await asyncio.sleep(_QUICK_PAUSE_SECONDS)
 
@@ -232,18 +233,15 @@ class WorkLoop:
 class _Loops:
     """Runs loops side by side: the first failure of any of them is the failure of all."""
 
-    def __init__(self, loops: list[Coroutine[None, None, None]], kept: list[asyncio.Task[None]]) -> None:
-        self._tasks = [asyncio.create_task(loop) for loop in loops]
+    def __init__(self, loops: list[Coroutine[None, None, None]], kept: set[asyncio.Task[None]]) -> None:
+        self._tasks = {asyncio.create_task(loop) for loop in loops}
         self._kept = kept
 
     async def __aenter__(self) -> "_Loops":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.cancel()
-        for task in self._kept:
-            task.cancel()
-        await asyncio.gather(*self._kept, return_exceptions=True)
+        await cancel_all(self._tasks | self._kept)
 
     async def wait(self, stop: asyncio.Event) -> None:
         """Returns when `stop` is set; raises what a loop raised."""
@@ -257,9 +255,7 @@ class _Loops:
 
     async def cancel(self) -> None:
         """End the loops, not those that are kept."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
 
 async def _unless(stop: asyncio.Event, joining: Coroutine[None, None, Membership]) -> Membership | None:
@@ -277,10 +273,3 @@ async def _unless(stop: asyncio.Event, joining: Coroutine[None, None, Membership
 async def _all_told(followers: list[Follower]) -> None:
     for follower in followers:
         await follower.told.wait()
-
-
-async def _within(waiting: Coroutine[None, None, None], seconds: float) -> None:
-    try:
-        await asyncio.wait_for(waiting, seconds)
-    except TimeoutError:
-        return

@@ -12,6 +12,7 @@ from millpond_contracts.bodies.work import Assignment, HeldAllocation, PollAnswe
 from millpond_contracts.ids import AllocationId
 from millpond_node_agent.following import Follower, Tools, assigned_run
 from millpond_node_agent.observability import log
+from millpond_node_agent.pausing import cancel_all
 from millpond_node_agent.runtimes.boottime import monotonic_ms
 from millpond_node_agent.runtimes.protocol import TaskState
 
@@ -76,10 +77,7 @@ class Assignments:
 
     async def close(self) -> None:
         """Stop following; tasks run on and are adopted by the next agent."""
-        running = list(self._running)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await cancel_all(set(self._running))
 
     def _is_new(self, assignment: Assignment) -> bool:
         known = self._followers.get(assignment.allocation_id)

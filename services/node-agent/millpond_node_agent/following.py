@@ -15,6 +15,7 @@ from millpond_node_agent.control_plane import ControlPlane
 from millpond_node_agent.lease import Lease
 from millpond_node_agent.logs import LogPusher
 from millpond_node_agent.observability import log
+from millpond_node_agent.pausing import wait_within
 from millpond_node_agent.report import Reporter, end_reason, exit_number
 from millpond_node_agent.runtimes.boottime import boot_id, monotonic_ms
 from millpond_node_agent.runtimes.protocol import (
@@ -198,7 +199,7 @@ class Follower:
                     watch = ExitWatch(status.pid, self._wake)
                 if watch is None or watch.has_ended:
                     pause = next(emptying, pause if pause < _LOOK_SECONDS else _EMPTYING_SECONDS[-1])
-                await _wait(self._wake, pause)
+                await wait_within(self._wake.wait(), pause)
         finally:
             if watch is not None:
                 watch.close()
@@ -361,10 +362,3 @@ def _grants(assignment: Assignment) -> tuple[DeviceGrant, ...]:
         DeviceGrant(share.identity, share.vendor, share.index, share.uuid, share.milli, share.memory_mib)
         for share in assignment.devices
     )
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return

@@ -29,6 +29,7 @@ from millpond_node_agent.hardware.supervisor import HardwareSupervisor
 from millpond_node_agent.health import CheckFailed, Places, check_node
 from millpond_node_agent.lease import Lease
 from millpond_node_agent.observability import log
+from millpond_node_agent.pausing import wait_within
 from millpond_node_agent.runtimes.boottime import boot_id, monotonic_ms
 from millpond_node_agent.runtimes.protocol import Runtime
 from millpond_node_agent.settings import AgentSettings
@@ -110,7 +111,7 @@ class Pulse:
             else:
                 if changed or self._tell_inventory.is_set():
                     await self._push_inventory()
-            await _wait(self._tell_inventory, self._settings.inventory_seconds)
+            await wait_within(self._tell_inventory.wait(), self._settings.inventory_seconds)
 
     async def sample(self) -> None:
         """One sample a second, missed ones left out."""
@@ -241,10 +242,3 @@ def _write_inventory(path: Path, inventory: NodeInventory) -> None:
     scratch = path.with_suffix(".new")
     scratch.write_text(inventory.model_dump_json(exclude_defaults=True))
     scratch.replace(path)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return

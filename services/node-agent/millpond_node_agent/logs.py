@@ -14,6 +14,7 @@ from millpond_node_agent.backoff import Backoff
 from millpond_node_agent.client import Away, Refused, Superseded
 from millpond_node_agent.control_plane import ControlPlane, NotAMember
 from millpond_node_agent.observability import log
+from millpond_node_agent.pausing import wait_within
 from millpond_node_agent.runtimes import protocol
 from millpond_node_agent.runtimes.protocol import Runtime
 
@@ -67,7 +68,8 @@ class LogPusher:
                 pause = self._push_seconds
                 if await self._push(chunk, ended=last) and last:
                     return
-            await _wait(ended, pause, may_wake=not over)
+            # The last piece does not wait for the rest of the pause.
+            await (asyncio.sleep(pause) if over else wait_within(ended.wait(), pause))
 
     async def _read(self, offset: int, limit: int) -> protocol.LogChunk:
         return await self._runtime.read_log(str(self._allocation_id), offset, limit)
@@ -102,14 +104,3 @@ class LogPusher:
                 return (await self._plane.push_log(chunk)).next_offset
             except Away as away:
                 await asyncio.sleep(max(backoff.next_seconds(), away.retry_after_seconds))
-
-
-async def _wait(event: asyncio.Event, seconds: float, *, may_wake: bool) -> None:
-    """Sleep; with `may_wake` only until the event, so that the last piece does not wait for the rest of the pause."""
-    if not may_wake:
-        await asyncio.sleep(seconds)
-        return
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return

@@ -73,7 +73,7 @@ async def rate(unit: UnitOfWork, timelines: Sequence[Timeline], until: int | Non
     await lock_for_rating(unit, {one.parties.tenant_id for one in active})
     book = await load_price_book(unit)
     periods = await _periods_of(unit, active, until)
-    written = await _written_of(unit, active)
+    written = await _written_of(unit, active, periods)
     booking = _Booking(book_currency(book))
     for timeline in active:
         _book(booking, timeline, book, periods.get(timeline.parties.tenant_id), written, until)
@@ -107,15 +107,23 @@ def _span(timeline: Timeline, until: int | None) -> tuple[int, int]:
     return start, end
 
 
-async def _written_of(unit: UnitOfWork, timelines: Sequence[Timeline]) -> _Written:
-    keys = [timeline.allocation_id for timeline in timelines]
+async def _written_of(
+    unit: UnitOfWork, timelines: Sequence[Timeline], periods: Mapping[TenantId, TenantPeriods]
+) -> _Written:
     found: dict[AllocationId, list[RatedSegment]] = defaultdict(list)
-    for one in await segments.list_of_allocations(unit, keys):
+    for one in await segments.list_of_allocations(unit, [timeline.allocation_id for timeline in timelines]):
         found[one.segment.allocation_id].append(one)
+    # Only what is written already, or belongs to a closed period, can have been adjusted.
+    late = [one.allocation_id for one in timelines if one.allocation_id in found or _reaches_closed(one, periods)]
     adjusted: dict[AllocationId, list[Adjustment]] = defaultdict(list)
-    for adjustment in await adjustments.list_of_allocations(unit, keys):
+    for adjustment in await adjustments.list_of_allocations(unit, late) if late else ():
         adjusted[adjustment.key.allocation_id].append(adjustment)
     return _Written(found, adjusted)
+
+
+def _reaches_closed(timeline: Timeline, periods: Mapping[TenantId, TenantPeriods]) -> bool:
+    known = periods.get(timeline.parties.tenant_id)
+    return known is not None and timeline.active_at is not None and timeline.active_at < known.closed_until
 
 
 def _book(
