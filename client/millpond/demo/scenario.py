@@ -118,7 +118,7 @@ def _until_accepted(create: Callable[[], VirtualPoolView]) -> VirtualPoolView:
 
 def submit_jobs(lab: DemoTenant, shop: DemoTenant, node: NodeView, python: TaskPython) -> DemoJobs:
     """The lab trains; the shop runs short jobs and asks for half again as much memory as this machine has."""
-    source = resources.files("millpond.demo").joinpath("training.py").read_text(encoding="utf-8")
+    source = resources.files("millpond.demo").joinpath("programs/train_spirals.py").read_text(encoding="utf-8")
     training = _submit(
         lab,
         "train-spirals",

@@ -14,7 +14,7 @@ SECONDS = float(os.environ.get("DEMO_SECONDS", "20"))
 
 def train_with_numpy() -> None:
     """Full-batch gradient descent on two interleaved spirals."""
-    import numpy as np  # noqa: PLC0415  (a tenant's program: NumPy may be missing where it runs)
+    import numpy as np
 
     generator = np.random.default_rng(7)
     turns = np.sqrt(generator.random((2000, 1))) * 3 * math.pi
@@ -41,8 +41,8 @@ def train_with_numpy() -> None:
         if elapsed - told >= 1:
             told = elapsed
             right = float(np.mean((guess > 0.5) == label))
-            print(f"step {step:6d}  loss {loss:.4f}  accuracy {right:.3f}", flush=True)  # noqa: T201
-    print(f"done after {step} steps with NumPy {np.__version__}", flush=True)  # noqa: T201
+            print(f"step {step:6d}  loss {loss:.4f}  accuracy {right:.3f}", flush=True)
+    print(f"done after {step} steps with NumPy {np.__version__}", flush=True)
 
 
 def train_with_plain_python() -> None:
@@ -61,8 +61,8 @@ def train_with_plain_python() -> None:
         step += 1
         if elapsed - told >= 1:
             told = elapsed
-            print(f"step {step:6d}  loss {loss / len(cloud):.4f}", flush=True)  # noqa: T201
-    print(f"done after {step} steps in plain Python (NumPy is not installed for this interpreter)", flush=True)  # noqa: T201
+            print(f"step {step:6d}  loss {loss / len(cloud):.4f}", flush=True)
+    print(f"done after {step} steps in plain Python (NumPy is not installed for this interpreter)", flush=True)
 
 
 if __name__ == "__main__":
