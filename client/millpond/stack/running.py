@@ -17,7 +17,7 @@ from millpond.stack.assembly import (
     choose_service_user,
     stack_processes,
 )
-from millpond.stack.engines import Engine
+from millpond.stack.engines import Engine, read_tail, read_tail
 from millpond.stack.errors import StackError
 from millpond.stack.keys import SERVICES, load_keys, operator_key_file, write_environment
 from millpond.stack.launchers import ForkLauncher, ProgramLauncher
@@ -32,6 +32,8 @@ from millpond.stack.valkey import ValkeyEngine
 
 READY_TIMEOUT_SECONDS = 120.0
 _NODE_TIMEOUT_SECONDS = 60.0
+_HOPELESS_RESTARTS = 3
+_HOPELESS_RESTARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ async def _join_this_machine(assembly: Assembly, supervisor: Supervisor) -> None
     async with httpx.AsyncClient(base_url=assembly.options.url, headers=headers, timeout=10) as client:
         token = None if (state / "node.json").exists() else await _make_join_token(client)
         supervisor.add([agent_process(assembly, token)])
-        await _wait_for_node(client, assembly)
+        await _wait_for_node(client, assembly, supervisor)
 
 
 async def _make_join_token(client: httpx.AsyncClient) -> str:
@@ -154,14 +156,18 @@ async def _make_join_token(client: httpx.AsyncClient) -> str:
         await asyncio.sleep(0.1)
 
 
-async def _wait_for_node(client: httpx.AsyncClient, assembly: Assembly) -> None:
+async def _wait_for_node(client: httpx.AsyncClient, assembly: Assembly, supervisor: Supervisor) -> None:
+    log = assembly.paths.logs / "agent.log"
     deadline = time.monotonic() + _NODE_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         response = await client.get("/v1/nodes")
         if response.status_code == 200 and any(node["schedulable"] for node in response.json()["items"]):
             return
+        agent = supervisor.status.find("agent")
+        if agent is not None and agent.restarts >= _HOPELESS_RESTARTS:
+            raise StackError(f"the node agent ends again and again. The end of {log}:\n{read_tail(log)}")
         await asyncio.sleep(0.1)
     raise StackError(
-        f"this machine did not become ready as a node within {_NODE_TIMEOUT_SECONDS:.0f} s;"
-        f" see {assembly.paths.logs / 'agent.log'}"
+        f"this machine did not become ready as a node within {_NODE_TIMEOUT_SECONDS:.0f} s."
+        f" The end of {log}:\n{read_tail(log)}"
     )
