@@ -90,7 +90,7 @@ def _reach(paths: StackPaths) -> Check:
         return Check(
             "users",
             Finding.ATTENTION,
-            f"Python lies below {closed}, which only root enters: the services run as root, the engines as {user.name if user else None}",
+            f"Python lies below {closed}, which only root enters: the services run as root, the engines do not",
             "install Python and Millpond outside of root's home",
         )
     return Check("data folder", Finding.GOOD, str(paths.folder))

@@ -17,7 +17,7 @@ from millpond.stack.assembly import (
     choose_service_user,
     stack_processes,
 )
-from millpond.stack.engines import Engine, read_tail, read_tail
+from millpond.stack.engines import Engine, read_tail
 from millpond.stack.errors import StackError
 from millpond.stack.keys import SERVICES, load_keys, operator_key_file, write_environment
 from millpond.stack.launchers import ForkLauncher, ProgramLauncher
