@@ -1,9 +1,11 @@
 """A job from its submit to its end, through the leader and an agent."""
 
 import json
+from datetime import timedelta
 
 import pytest
 
+from millpond_contracts.bodies.jobs import EndReason, RetryReason, RetrySpec
 from millpond_contracts.bodies.work import ReportKind
 from millpond_kernel.leases import LeaseLost
 from tests.integration.scheduler.world import ONE_DEVICE, SECRET, World
@@ -129,3 +131,79 @@ async def test_end_when_reported_anew_under_a_later_number_then_nothing_is_given
     await world.end_task(node.node_id, second)
     await world.assert_counters_are_true()
     assert len(await world.events("allocation_released")) == 2
+
+
+async def test_report_when_the_agent_refuses_then_the_attempt_failed_and_was_never_billed(world: World) -> None:
+    node = await world.add_node(devices=1)
+    share = await world.add_virtual_pool()
+    job = await world.submit(share, devices=ONE_DEVICE)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.report(node.node_id, world.make_report(task, ReportKind.REFUSED, message="no container runtime"))
+    row = (await world.fetch("SELECT state, reason, message FROM job WHERE id = $1", job.job_id))[0]
+    assert (row["state"], row["reason"]) == ("failed", "refused")
+    assert "no container runtime" in row["message"]
+    assert (await world.events("allocation_released"))[0]["allocation"]["active_at"] is None
+    await world.assert_counters_are_true()
+
+
+async def test_report_when_released_is_told_again_with_a_new_number_then_room_comes_back_once(world: World) -> None:
+    node = await world.add_node(devices=2)
+    share = await world.add_virtual_pool()
+    await world.submit(share, count=2, devices=ONE_DEVICE)
+    await world.leader().step()
+    first, second = (await world.poll(node.node_id)).assignments
+    await world.run_task(node.node_id, first)
+    await world.run_task(node.node_id, second)
+    await world.end_task(node.node_id, first)
+    await world.end_task(node.node_id, first)
+    assert await world.value("SELECT used FROM usage WHERE resource = 'device'") == 1000
+    await world.assert_counters_are_true()
+
+
+async def test_report_when_the_agent_stops_a_task_for_the_provider_then_it_is_waived_from_there(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.run_task(node.node_id, task)
+    await world.report(node.node_id, world.make_report(task, ReportKind.STOPPING, reason=EndReason.DRAINED))
+    await world.end_task(node.node_id, task, -15, reason=EndReason.DRAINED)
+    row = (await world.fetch("SELECT state, reason, waived_from, released_at FROM allocation"))[0]
+    assert (row["state"], row["reason"]) == ("released", "drained")
+    assert row["waived_from"] <= row["released_at"]
+
+
+async def test_job_when_a_running_attempt_is_retried_then_the_job_goes_on_running(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    job = await world.submit(share, retry=RetrySpec(max=1, on=(RetryReason.FAILED,)))
+    leader = world.leader()
+    for exit_code in (1, 0):
+        await leader.step()
+        task = (await world.poll(node.node_id)).assignments[0]
+        await world.run_task(node.node_id, task)
+        assert await world.job_state(job.job_id) == "running"
+        await world.end_task(node.node_id, task, exit_code)
+    states = [event["job"]["state"] for event in await world.events("job_state_changed")]
+    assert states == ["running", "succeeded"]
+
+
+async def test_price_when_one_is_in_force_then_the_allocation_names_the_tenants_own_before_the_list(
+    world: World,
+) -> None:
+    node = await world.add_node()
+    share, other = await world.add_virtual_pool(), await world.add_virtual_pool()
+    listed = await world.add_price()
+    own = await world.add_price(tenant=share.tenant_id)
+    await world.add_price(valid_from=await world.database.now() + timedelta(hours=1))
+    for each in (share, other):
+        await world.submit(each)
+    await world.leader().step()
+    found = {
+        row["tenant_id"]: row["price_version_id"]
+        for row in await world.fetch("SELECT tenant_id, price_version_id FROM allocation")
+    }
+    assert found == {share.tenant_id: own, other.tenant_id: listed}
+    assert len((await world.poll(node.node_id)).assignments) == 2

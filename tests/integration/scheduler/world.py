@@ -6,6 +6,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from millpond_contracts.bodies.bills import PriceVersionView
 from millpond_contracts.bodies.jobs import DeviceRequest, GroupSpec, JobSpec, JobView, Resources, RetrySpec, RunSpec
 from millpond_contracts.bodies.nodes import (
     CordonReason,
@@ -29,7 +30,17 @@ from millpond_contracts.bodies.work import (
     ReportKind,
     TaskReport,
 )
-from millpond_contracts.ids import AllocationId, DeviceId, JobId, NodeId, PoolId, TenantId, VirtualPoolId
+from millpond_contracts.ids import (
+    AllocationId,
+    DeviceId,
+    JobId,
+    NodeId,
+    PoolId,
+    PriceBookId,
+    PriceVersionId,
+    TenantId,
+    VirtualPoolId,
+)
 from millpond_contracts.resources import DeviceHealth, DeviceKind, Isolation
 from millpond_kernel.db import SYSTEM, Database, TenantScope
 from millpond_kernel.doorbell import DoorListener
@@ -38,11 +49,13 @@ from millpond_scheduler.loops.leader import Leader, LeaderPolicy
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.usecases.jobs import cancel_job, submit_job
 from millpond_scheduler.usecases.nodes import take_node, take_pool
+from millpond_scheduler.usecases.prices import take_price
 from millpond_scheduler.usecases.reports import take_reports
 from millpond_scheduler.usecases.virtual_pools import take_virtual_pool
 from millpond_scheduler.usecases.work import NodeCall, read_orders, take_poll
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 SECRET = "s3cr3t-value-of-the-environment"
 
 
@@ -201,6 +214,24 @@ class World:
     async def tell_virtual_pool(self, view: VirtualPoolView) -> None:
         async with self.database.begin(SYSTEM) as unit:
             await take_virtual_pool(unit, view)
+
+    async def add_price(self, tenant: TenantId | None = None, valid_from: datetime = LONG_AGO) -> PriceVersionId:
+        price = PriceVersionView(
+            price_version_id=PriceVersionId.new(),
+            price_book_id=PriceBookId.new(),
+            tenant_id=tenant,
+            currency="CNY",
+            valid_from=valid_from,
+            valid_to=None,
+            minimum_seconds=60,
+            lines=(),
+            note="",
+            created_at=LONG_AGO,
+            generation=1,
+        )
+        async with self.database.begin(SYSTEM) as unit:
+            await take_price(unit, price)
+        return price.price_version_id
 
     async def submit(self, share: VirtualPoolView, **changes: Any) -> JobView:
         caller = member(share.tenant_id)

@@ -38,9 +38,9 @@ async def _wait_for_orders(
 ) -> PollAnswer:
     deadline = asyncio.get_running_loop().time() + body.wait_seconds
     while True:
-        left = deadline - asyncio.get_running_loop().time()
         try:
-            await asyncio.wait_for(event.wait(), max(left, 0))
+            async with asyncio.timeout_at(deadline):
+                await event.wait()
             event.clear()
             is_over = not waiters.is_current(call.node, event)
         except TimeoutError:

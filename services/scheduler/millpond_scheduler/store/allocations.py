@@ -67,8 +67,8 @@ class AllocationRecord:
     generation: int = 1
 
     def view(self) -> AllocationView:
-        """The allocation as others see it."""
-        return AllocationView(
+        """The allocation as others see it. Not validated: everything here is of its type, and binds are many."""
+        return AllocationView.model_construct(
             allocation_id=self.id,
             job_id=self.job,
             job_name=self.job_name,

@@ -262,7 +262,7 @@ async def settle_jobs(unit: UnitOfWork, locks: dict[JobId, JobLock], now: dateti
     for job, lock in locks.items():
         states = [TaskState(state) for group in groups[job] for state in group.by_state]
         before = JobState(lock.row["state"])
-        after = job_state_from_tasks(states, cancel_requested=lock.cancel_requested)
+        after = job_state_from_tasks(states, has_run=before is JobState.RUNNING, cancel_requested=lock.cancel_requested)
         if after is before:
             continue
         if is_final(before):

@@ -137,7 +137,7 @@ class Shard:
         for pick in placement.holding.devices:
             device = self.devices[pick.device]
             shares.append(
-                DeviceShare(
+                DeviceShare.model_construct(
                     device_id=pick.device,
                     identity=device.identity,
                     vendor=device.vendor,
