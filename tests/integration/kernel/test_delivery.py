@@ -19,21 +19,21 @@ pytestmark = pytest.mark.integration
 async def test_numbering_when_eight_writers_and_two_relays_then_dense_and_generations_rise(stage: Stage) -> None:
     await stage.make_things(12)
     async with running(stage.relay().run, stage.relay().run):
-        await asyncio.gather(*(stage.change_many(150, seed) for seed in range(8)))
+        await asyncio.gather(*(stage.change_many(80, seed) for seed in range(8)))
 
         async def numbered() -> bool:
-            return await stage.head() == 1200
+            return await stage.head() == 640
 
         await until(numbered)
     async with stage.publisher.begin(SYSTEM) as unit:
         rows = await unit.fetch("SELECT seq, subject, generation FROM outbox ORDER BY seq")
-    assert_dense([row["seq"] for row in rows], 1200)
+    assert_dense([row["seq"] for row in rows], 640)
     last: dict[str, int] = {}
     for row in rows:
         assert row["generation"] > last.get(row["subject"], 0), f"{row['subject']} went back at {row['seq']}"
         last[row["subject"]] = row["generation"]
     published = stream_fields(await stage.redis.xread({stage.stream: "0-0"}))
-    assert [Envelope.model_validate_json(fields[b"e"]).seq for fields in published] == list(range(1, 1201))
+    assert [Envelope.model_validate_json(fields[b"e"]).seq for fields in published] == list(range(1, 641))
 
 
 async def test_effects_when_consumed_by_two_copies_and_stream_deleted_then_exactly_once(stage: Stage) -> None:
@@ -46,12 +46,12 @@ async def test_effects_when_consumed_by_two_copies_and_stream_deleted_then_exact
             await stage.redis.delete(stage.stream)
 
     async def all_applied() -> bool:
-        return await stage.cursor(copies[0]) == 600
+        return await stage.cursor(copies[0]) == 320
 
     async with running(stage.relay().run, stage.relay().run, *(stage.runner(copy).run for copy in copies)):
-        await asyncio.gather(delete_stream(), *(stage.change_many(150, seed) for seed in range(4)))
+        await asyncio.gather(delete_stream(), *(stage.change_many(80, seed) for seed in range(4)))
         await until(all_applied)
-    assert_dense(await stage.effects(), 600)
+    assert_dense(await stage.effects(), 320)
 
 
 async def test_effects_when_an_event_is_added_again_then_redis_refuses_and_no_effect_doubles(stage: Stage) -> None:
@@ -123,14 +123,14 @@ async def test_effects_when_relays_and_consumers_are_cancelled_at_random_then_ex
                 await task
 
     async def write() -> None:
-        await asyncio.gather(*(stage.change_many(150, seed) for seed in range(4)))
+        await asyncio.gather(*(stage.change_many(80, seed) for seed in range(4)))
         written.set()
 
     async def all_applied() -> bool:
-        return await stage.cursor(consumer) == 600
+        return await stage.cursor(consumer) == 320
 
     runs = [stage.relay().run, stage.relay().run, stage.runner(consumer).run, stage.runner(noting()).run]
     await asyncio.gather(write(), *(restart_while_written(run) for run in runs))
     async with running(*runs):
         await until(all_applied)
-    assert_dense(await stage.effects(), 600)
+    assert_dense(await stage.effects(), 320)
