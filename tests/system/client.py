@@ -119,9 +119,17 @@ async def make_tenant(operator: Caller, name: str, *, cpu_milli: int = 1000, mem
     tenant = (await operator.patiently("POST", "/v1/tenants", {"name": name})).json()["tenant_id"]
     limits = {"cpu": {"guaranteed": cpu_milli}, "memory": {"guaranteed": memory_mib}, "devices": {}}
     body = {"name": name, "tenant_id": tenant, "pool_id": pool, "limits": limits}
-    made = await operator.patiently("POST", "/v1/virtual-pools", body)
-    assert made.status_code == 201, made.text
-    virtual_pool = made.json()["virtual_pool_id"]
+
+    async def make_virtual_pool() -> dict[str, Any] | None:
+        """Refused for a moment after the start, until quota has heard what the pool has."""
+        made = await operator.patiently("POST", "/v1/virtual-pools", body)
+        assert made.status_code == 201 or made.json()["code"] == "quota.pool.oversubscribed", made.text
+        answer: dict[str, Any] = made.json()
+        return answer if made.status_code == 201 else None
+
+    made = await eventually(make_virtual_pool)
+    assert made is not None
+    virtual_pool = made["virtual_pool_id"]
     key_body = {"name": name, "role": "member", "tenant_id": tenant}
     key = (await operator.patiently("POST", "/v1/api-keys", key_body)).json()["secret"]
 

@@ -156,12 +156,21 @@ async def _make_join_token(client: httpx.AsyncClient) -> str:
         await asyncio.sleep(0.1)
 
 
+async def _has_capacity(client: httpx.AsyncClient) -> bool:
+    """Says whether a node takes work and its pool counts it, so that limits may be given on it at once."""
+    nodes = await client.get("/v1/nodes")
+    ready = [node for node in nodes.json()["items"] if node["schedulable"]] if nodes.status_code == 200 else []
+    if not ready:
+        return False
+    figures = await client.get(f"/v1/pools/{ready[0]['pool_id']}/capacity")
+    return figures.status_code == 200 and any(host["available"] > 0 for host in figures.json()["hosts"])
+
+
 async def _wait_for_node(client: httpx.AsyncClient, assembly: Assembly, supervisor: Supervisor) -> None:
     log = assembly.paths.logs / "agent.log"
     deadline = time.monotonic() + _NODE_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
-        response = await client.get("/v1/nodes")
-        if response.status_code == 200 and any(node["schedulable"] for node in response.json()["items"]):
+        if await _has_capacity(client):
             return
         agent = supervisor.status.find("agent")
         if agent is not None and agent.restarts >= _HOPELESS_RESTARTS:
