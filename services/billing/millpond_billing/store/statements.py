@@ -73,16 +73,18 @@ async def insert_periods(unit: UnitOfWork, periods: Sequence[tuple[TenantId, Per
         )
 
 
-async def list_lagging(unit: UnitOfWork, now: datetime) -> list[tuple[TenantId, datetime]]:
-    """Tenants whose periods do not reach up to now, with the instant up to which, or the first one, to keep from."""
+async def list_lagging(unit: UnitOfWork, now: datetime) -> dict[TenantId, tuple[datetime, bool]]:
+    """Tenants whose periods do not reach up to now: since when they are missing, and whether something runs."""
     rows = await unit.fetch(
-        "SELECT tenant_id, max(period_end) AS since FROM statement GROUP BY tenant_id HAVING max(period_end) <= $1"
-        " UNION ALL SELECT v.tenant_id, min(v.active_at) FROM allocation_view v WHERE v.released_at IS NULL"
+        "SELECT tenant_id, max(period_end) AS since, EXISTS (SELECT 1 FROM allocation_view v WHERE v.tenant_id ="
+        " s.tenant_id AND v.released_at IS NULL AND v.active_at IS NOT NULL) AS runs"
+        " FROM statement s GROUP BY tenant_id HAVING max(period_end) <= $1"
+        " UNION ALL SELECT v.tenant_id, min(v.active_at), true FROM allocation_view v WHERE v.released_at IS NULL"
         " AND v.active_at <= $1 AND NOT EXISTS (SELECT 1 FROM statement s WHERE s.tenant_id = v.tenant_id)"
         " GROUP BY v.tenant_id",
         now,
     )
-    return [(TenantId.of(row["tenant_id"]), row["since"]) for row in rows]
+    return {TenantId.of(row["tenant_id"]): (row["since"], row["runs"]) for row in rows}
 
 
 async def has_due(unit: UnitOfWork, ended_by: datetime) -> bool:

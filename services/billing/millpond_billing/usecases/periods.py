@@ -8,7 +8,7 @@ from millpond_billing.domain.periods import Calendar, Period, following_period
 from millpond_billing.domain.timeline import instant_of, moment_of
 from millpond_billing.store import statements as rows
 from millpond_billing.store import tenants
-from millpond_contracts.bodies.tenants import TenantView
+from millpond_contracts.bodies.tenants import TenantState, TenantView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
 from millpond_kernel.problem import ProblemError
@@ -73,14 +73,14 @@ async def keep_periods(
 
 async def keep_up(unit: UnitOfWork, now: datetime) -> None:
     """Keeps the periods of every tenant in use up to now; a deleted tenant's only while something of it runs."""
-    lagging = dict(await rows.list_lagging(unit, now))
+    lagging = await rows.list_lagging(unit, now)
     known = await tenants.find_tenants(unit, lagging)
     await keep_periods(
         unit,
         {
             tenant_id: (known[tenant_id], instant_of(since), instant_of(now))
-            for tenant_id, since in lagging.items()
-            if tenant_id in known
+            for tenant_id, (since, runs) in lagging.items()
+            if tenant_id in known and (runs or known[tenant_id].state is not TenantState.DELETED)
         },
     )
 
