@@ -52,6 +52,7 @@ from millpond_contracts.bodies.work import (
 )
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, TaskId, TenantId
+from millpond_node_agent.runtimes.boottime import monotonic_ms
 
 JOIN_TOKEN = "join-token-of-the-test"
 
@@ -85,7 +86,7 @@ class FakeControlPlane:
         self.send_inventory = False
         self.polls: list[PollRequest] = []
         self.reports: list[TaskReport] = []
-        self.received_at: list[float] = []
+        self.delays_ms: list[int] = []
         self.poison: set[AllocationId] = set()
         self.logs: dict[AllocationId, bytearray] = {}
         self.ended_logs: set[AllocationId] = set()
@@ -223,7 +224,7 @@ class FakeControlPlane:
                 )
             elif report not in self.reports:
                 self.reports.append(report)
-                self.received_at.append(asyncio.get_running_loop().time())
+                self.delays_ms.append(monotonic_ms() - report.at_monotonic_ms)
             self._orders.pop(report.allocation_id, None)
             if report.kind in (ReportKind.RELEASED, ReportKind.REFUSED):
                 self._stops.pop(report.allocation_id, None)

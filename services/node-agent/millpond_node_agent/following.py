@@ -15,7 +15,7 @@ from millpond_node_agent.control_plane import ControlPlane
 from millpond_node_agent.lease import Lease
 from millpond_node_agent.logs import LogPusher
 from millpond_node_agent.observability import log
-from millpond_node_agent.pausing import wait_within
+from millpond_node_agent.pausing import finish, wait_within
 from millpond_node_agent.report import Reporter, end_reason, exit_number
 from millpond_node_agent.runtimes.boottime import boot_id, monotonic_ms
 from millpond_node_agent.runtimes.protocol import (
@@ -177,6 +177,10 @@ class Follower:
             pushing.cancel()
             for stopping in self._stopping:
                 stopping.cancel()
+        # Half removed, it would look like a run whose end nobody saw.
+        await finish(self._remove())
+
+    async def _remove(self) -> None:
         await self._tools.runtime.remove(self._run.allocation_id)
         self._tools.stops.forget(self._run.allocation_id)
 

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Coroutine
 
 from millpond_node_agent.observability import log
 
@@ -16,6 +16,16 @@ async def wait_within(waiting: Awaitable[object], seconds: float) -> None:
             await waiting
     except TimeoutError:
         return
+
+
+async def finish(step: Coroutine[None, None, None]) -> None:
+    """Runs a short step to its end even when the caller is cancelled meanwhile; the cancellation follows then."""
+    task = asyncio.create_task(step)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 async def cancel_all(tasks: Collection["asyncio.Task[None]"]) -> None:

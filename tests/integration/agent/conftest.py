@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,6 @@ import pytest
 from millpond_node_agent.agent import Agent
 from millpond_node_agent.observability import configure_logging
 from millpond_node_agent.runtimes.process import ProcessRuntime, ProcessSettings
-from millpond_node_agent.runtimes.protocol import RunNotFound
 from millpond_node_agent.settings import AgentSettings, ExitCode
 from tests.fakes.control_plane import JOIN_TOKEN, FakeControlPlane, serving
 
@@ -114,6 +113,5 @@ async def bench(place: Path) -> AsyncIterator[Bench]:
 async def _remove_tasks(bench: Bench) -> None:
     runtime = ProcessRuntime(ProcessSettings(state_dir=bench.state_dir / "runtime", work_dir=bench.place / "tasks"))
     for run in await runtime.list_runs():
-        with suppress(RunNotFound, OSError):  # a thread of the agent may still be at the same
-            await runtime.stop(run.allocation_id, 0)
-            await runtime.remove(run.allocation_id)
+        await runtime.stop(run.allocation_id, 0)
+        await runtime.remove(run.allocation_id)

@@ -8,7 +8,6 @@ import pytest
 from millpond_contracts.bodies.jobs import EndReason
 from millpond_contracts.bodies.work import ReportKind
 from millpond_contracts.ids import AllocationId
-from millpond_node_agent.runtimes.boottime import monotonic_ms
 from tests.fakes.control_plane import eventually
 from tests.integration.agent.conftest import Bench
 
@@ -59,16 +58,18 @@ async def test_task_when_it_succeeds_then_each_step_is_told_once_with_its_log_an
     assert _journal(bench, allocation) == ["start", "active", "exit", "empty"]
 
 
-async def test_task_when_it_ends_then_the_report_arrives_at_once(bench: Bench) -> None:
+async def test_task_when_it_ends_then_the_report_arrives_within_a_tenth_of_a_second(bench: Bench) -> None:
     plane = bench.plane
+    delays = []
     async with bench.agent():
-        allocation = plane.assign("sleep 0.5; date +%s.%N > end; exit 0")
-        await plane.wait_for_report(allocation, ReportKind.ACTIVE)
-        released = await plane.wait_for_report(allocation, ReportKind.RELEASED)
-        now = monotonic_ms()
+        await eventually(lambda: plane.ready)
+        for _ in range(4):
+            allocation = plane.assign("sleep 0.2")
+            await plane.wait_for_report(allocation, ReportKind.RELEASED)
+            delays.append(plane.delays_ms[-1])
 
-    # `eventually` looks every 20 ms; a machine under load gets some more room.
-    assert now - released.at_monotonic_ms < 250
+    # The best of them: a busy test machine may hold up any single one.
+    assert min(delays) < 100
 
 
 @pytest.mark.parametrize(
