@@ -5,7 +5,7 @@ replaced without knowing it can write nothing.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -20,6 +20,7 @@ from millpond_kernel.pausing import Stop, sleep_or_stop
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.plans import Placement, Plan, Rejection
 from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
@@ -62,6 +63,7 @@ class Leader:
         self.shard: Shard | None = None
         self._renew_at = 0.0
         self._refused = 0
+        self._set_aside: dict[TaskId, float] = {}
         self._planned_at = 0.0
         self._verdicts_at = 0.0
         self._is_dirty = True
@@ -159,7 +161,7 @@ class Leader:
         now = await self._database.now()
         plan = plan_batch(
             shard.snapshot,
-            shard.queue(),
+            self._queue(shard),
             shard.virtual_pools,
             microseconds_of(now),
             self._rules.policy,
@@ -171,6 +173,12 @@ class Leader:
         self._is_dirty = bool(plan.placements)
         self._rejections = plan.rejections
         return plan
+
+    def _queue(self, shard: Shard) -> Iterable[QueuedTask]:
+        """What waits, but for tasks that were refused alone a moment ago: they must not hold up everybody."""
+        now = time.monotonic()
+        self._set_aside = {task: until for task, until in self._set_aside.items() if until > now}
+        return (task for task in shard.queue() if task.id not in self._set_aside)
 
     async def _commit(self, shard: Shard, plan: Plan) -> bool:
         started = time.monotonic()
@@ -186,7 +194,7 @@ class Leader:
         for record in records:
             shard.hold(record)
         self._refused = 0
-        LOOP_SECONDS.labels("scheduler", "commit").observe(time.monotonic() - started)
+        LOOP_SECONDS.labels("scheduler", "bind").observe(time.monotonic() - started)
         await self._bell.ring({record.node for record in records})
         return True
 
@@ -194,6 +202,8 @@ class Leader:
         """After a refused batch: counts what it touched anew, reads it again, and goes on one task at a time."""
         self._refused += 1
         log.warning("batch_refused", placements=len(placements), refused=self._refused, error=f"{error}"[:200])
+        if len(placements) == 1:
+            self._set_aside[placements[0].holding.task] = time.monotonic() + REPLAN_SECONDS
         if self._refused > MAX_REFUSED:
             self._refused = 1
             self.forget()
