@@ -28,6 +28,11 @@ def _standing(each: PriceVersionView) -> str:
     return f"{show_time(each.valid_from)}{mark}"
 
 
+PricesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="WHAT=PRICE", help="Per hour: cpu=0.10 (a core), memory=0.02 (a GiB), h100-sxm=20."),
+]
+
 _COLUMNS: list[Column[PriceVersionView]] = [
     Column("in force from", _standing),
     Column("until", lambda each: "a later version" if each.valid_to is None else show_time(each.valid_to)),
@@ -96,40 +101,51 @@ def list_prices(context: typer.Context, output: OutputOption = Output.TABLE) -> 
 @price.command("set")
 def set_prices(
     context: typer.Context,
-    prices: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="WHAT=PRICE...",
-            help="Per hour: cpu=0.10 (a core), memory=0.02 (a GiB), h100-sxm=20, device=5 (any other).",
-        ),
-    ] = None,
+    prices: PricesArgument = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="A whole version as JSON instead.")] = None,
     tenant: Annotated[str | None, typer.Option(help="For this tenant alone (name or id).")] = None,
-    currency: Annotated[str, typer.Option(help="Of all prices.")] = "CNY",
+    currency: Annotated[str | None, typer.Option(help="Of all prices; then all must be given. Default: CNY.")] = None,
     start: Annotated[
         str | None, typer.Option("--from", metavar="TIME", help="RFC 3339, in the future. Default: now.")
     ] = None,
-    minimum: Annotated[str, typer.Option(metavar="TIME", help="Each allocation costs at least so long.")] = "60s",
+    minimum: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Each allocation costs at least so long. Default: 60s at first.")
+    ] = None,
     note: Annotated[str, typer.Option(help="Why.")] = "",
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Publish prices: they are in force until the next version, and never change."""
+    """Publish prices; those that are not named stay.
+
+    For example: millpond price set cpu=0.10 memory=0.02 h100-sxm=20 device=5
+
+    Per hour of one core, one GiB, one device of a flavor, one device of any other flavor. A version is in force until
+    the next one and never changes; what runs keeps the prices that it began with.
+    """
     client = connect(context)
     if file is not None:
         spec = PriceVersionSpec.model_validate_json(_read(file))
     else:
+        named = {line.sku: line for line in parse_prices(prices or [])}
+        present = None if tenant is not None or currency is not None else _find_newest(client)
+        lines = {line.sku: line for line in present.lines} if present else {}
+        least = present.minimum_seconds if present else 60
         spec = PriceVersionSpec(
-            currency=currency,
+            currency=currency or (present.currency if present else "CNY"),
             valid_from=None if start is None else _instant(start),
-            minimum_seconds=parse_seconds(minimum, "--minimum"),
-            lines=parse_prices(prices or []),
+            minimum_seconds=least if minimum is None else parse_seconds(minimum, "--minimum"),
+            lines=tuple((lines | named).values()),
             tenant_id=None if tenant is None else client.tenants.id_of(tenant),
             note=note,
         )
     made = client.price_books.publish(spec)
-    show_done(
-        output, made, made.price_version_id, f"{len(made.lines)} prices in force from {show_time(made.valid_from)}"
-    )
+    sentence = f"{len(made.lines)} prices in force from {show_time(made.valid_from)}"
+    show_done(output, made, made.price_version_id, sentence)
+
+
+def _find_newest(client: Client) -> PriceVersionView | None:
+    """The newest public prices, in force or about to be."""
+    public = (each for each in client.price_books.list() if each.tenant_id is None)
+    return max(public, key=lambda each: each.valid_from, default=None)
 
 
 def parse_prices(texts: list[str]) -> tuple[PriceLine, ...]:
