@@ -7,7 +7,16 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringConstraints
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+)
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from millpond_contracts.prices import EXACT
@@ -65,6 +74,10 @@ class ExactDecimal(Decimal):
             python_schema=python,
             serialization=core_schema.plain_serializer_function_ser_schema(plain_decimal, when_used="json"),
         )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"type": "string", "pattern": _DECIMAL_PATTERN, "examples": ["1.25"]}
 
 
 def plain_decimal(value: Decimal) -> str:
