@@ -230,3 +230,19 @@ async def test_slices_when_placed_and_released_then_milli_and_memory_follow_exac
         await world.end_task(node.node_id, task)
     guard = (await world.fetch("SELECT free_milli, free_mib FROM node_guard"))[0]
     assert (list(guard["free_milli"]), list(guard["free_mib"])) == ([1000], [16_000])
+
+
+async def test_leader_when_one_task_is_refused_again_and_again_then_the_others_are_placed(world: World) -> None:
+    await world.add_node(cpu=2000)
+    await world.add_node(cpu=64_000)
+    share = await world.add_virtual_pool()
+    bad = await world.submit(share, cpu=1500, priority=90)
+    # Something that no recount repairs: the node that fits best takes nothing, and the leader's view does not know it.
+    await world.value("UPDATE node_guard SET open = false WHERE total_cpu_milli = 2000 RETURNING 1")
+    good = await world.submit(share, cpu=32_000)
+    leader = world.leader()
+    for _ in range(6):
+        await leader.step()
+    rows = await world.fetch("SELECT job_id FROM allocation")
+    assert [row["job_id"] for row in rows] == [good.job_id]
+    assert await world.job_state(bad.job_id) == "pending"

@@ -202,7 +202,7 @@ class Leader:
         """After a refused batch: counts what it touched anew, reads it again, and goes on one task at a time."""
         self._refused += 1
         log.warning("batch_refused", placements=len(placements), refused=self._refused, error=f"{error}"[:200])
-        if len(placements) == 1:
+        if len(placements) == 1 and self._refused > 1:
             self._set_aside[placements[0].holding.task] = time.monotonic() + REPLAN_SECONDS
         if self._refused > MAX_REFUSED:
             self._refused = 1
