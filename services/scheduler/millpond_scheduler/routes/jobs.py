@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from millpond_contracts.bodies.jobs import Explanation, JobDetail, JobSpec, JobState, JobView, TaskView
 from millpond_contracts.bodies.shapes import Page
-from millpond_contracts.ids import JobId, ProjectId, VirtualPoolId
+from millpond_contracts.ids import JobId, ProjectId, TenantId, VirtualPoolId
 from millpond_kernel.app import Kernel
 from millpond_kernel.auth import MemberCaller, ReaderCaller
 from millpond_kernel.db import SYSTEM
@@ -49,11 +49,14 @@ async def list_jobs(
     virtual_pool: VirtualPoolId | None = None,
     project: ProjectId | None = None,
     label: LabelQuery = None,
+    tenant_id: TenantId | None = None,
+    name: Annotated[str | None, Query(max_length=64)] = None,
+    newest_first: bool = False,
 ) -> Page[JobView]:
-    """Jobs by id, oldest first."""
+    """Jobs by id, oldest first unless told otherwise."""
     kernel: Kernel = request.app.state.kernel
-    name, equals, value = (label or "").partition("=")
-    wanted = (name, value if equals else None) if label else None
+    key, equals, value = (label or "").partition("=")
+    wanted = (key, value if equals else None) if label else None
     async with kernel.database.begin(caller.scope) as unit:
         rows = await jobs.list_jobs(
             unit,
@@ -63,6 +66,9 @@ async def list_jobs(
             virtual_pool=virtual_pool,
             project=project,
             label=wanted,
+            tenant=tenant_id,
+            name=name,
+            is_newest_first=newest_first,
         )
         groups = await jobs.count_tasks(unit, [row["id"] for row in rows])
     return make_page(rows, paging, lambda row: jobs.job_view(row, groups[JobId.of(row["id"])]), lambda row: row["id"])

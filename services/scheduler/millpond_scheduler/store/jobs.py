@@ -109,13 +109,19 @@ async def list_jobs(
     virtual_pool: VirtualPoolId | None = None,
     project: ProjectId | None = None,
     label: tuple[str, str | None] | None = None,
+    tenant: TenantId | None = None,
+    name: str | None = None,
+    is_newest_first: bool = False,
 ) -> list[asyncpg.Record]:
-    """Jobs by id, newest last."""
+    """Jobs by id, newest last or first."""
     key, value = label or (None, None)
+    beyond, order = ("<", "DESC") if is_newest_first else (">", "ASC")
     return await unit.fetch(
-        f"SELECT {COLUMNS} FROM job WHERE ($1::uuid IS NULL OR id > $1) AND ($3::text IS NULL OR state = $3)"
+        f"SELECT {COLUMNS} FROM job WHERE ($1::uuid IS NULL OR id {beyond} $1) AND ($3::text IS NULL OR state = $3)"
         " AND ($4::uuid IS NULL OR virtual_pool_id = $4) AND ($5::uuid IS NULL OR project_id = $5)"
-        " AND ($6::text IS NULL OR (labels ? $6 AND ($7::text IS NULL OR labels->>$6 = $7))) ORDER BY id LIMIT $2",
+        " AND ($6::text IS NULL OR (labels ? $6 AND ($7::text IS NULL OR labels->>$6 = $7)))"
+        " AND ($8::uuid IS NULL OR tenant_id = $8) AND ($9::text IS NULL OR name = $9)"
+        f" ORDER BY id {order} LIMIT $2",
         after,
         limit,
         None if state is None else state.value,
@@ -123,6 +129,8 @@ async def list_jobs(
         project,
         key,
         value,
+        tenant,
+        name,
     )
 
 
