@@ -2,7 +2,9 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -42,6 +44,7 @@ from millpond_contracts.bodies.jobs import (
 from millpond_contracts.ids import JobId
 
 _RECENT = 20
+_LOOKED_AT = 200
 _WATCH_SECONDS = 1.0
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its name (the newest of that name) or its id.")]
@@ -64,12 +67,8 @@ def ps(
     )
 
     def find() -> list[JobView]:
-        jobs = [
-            job
-            for job in client.jobs.list(state=state_, virtual_pool=pool_id)
-            if tenant_id is None or job.tenant_id == tenant_id
-        ]
-        return jobs if show_all or state_ is not None else _recent(jobs)
+        find_jobs = partial(client.jobs.list, virtual_pool=pool_id, tenant_id=tenant_id)
+        return list(find_jobs(state=state_)) if show_all or state_ is not None else recent_jobs(find_jobs)
 
     if watch and output is Output.TABLE:
         _watch(client, find)
@@ -89,10 +88,13 @@ def _watch(client: Client, find: Callable[[], list[JobView]]) -> None:
             time.sleep(_WATCH_SECONDS)
 
 
-def _recent(jobs: list[JobView]) -> list[JobView]:
-    ended = [job for job in jobs if job.state in FINAL]
-    old = {job.job_id for job in ended[:-_RECENT]}
-    return [job for job in jobs if job.job_id not in old]
+def recent_jobs(find_jobs: Callable[..., Iterator[JobView]]) -> list[JobView]:
+    """All jobs that have not ended, and the newest of those that have, oldest first."""
+    newest = islice(find_jobs(newest_first=True), _LOOKED_AT)
+    ended = list(islice((job for job in newest if job.state in FINAL), _RECENT))
+    unfinished = (job for state_ in (JobState.PENDING, JobState.RUNNING) for job in find_jobs(state=state_))
+    found = {job.job_id: job for job in (*ended, *unfinished)}
+    return [found[job_id] for job_id in sorted(found)]
 
 
 def reasons_of(client: Client, jobs: Iterable[JobView]) -> dict[JobId, str]:

@@ -8,7 +8,7 @@ from millpond.client.errors import NotFound, WaitTimeout
 from millpond.client.naming import find_id
 from millpond.client.nouns import Noun
 from millpond_contracts.bodies.jobs import Explanation, JobDetail, JobSpec, JobState, JobView, LogPage, TaskView
-from millpond_contracts.ids import JobId, ProjectId, TaskId, VirtualPoolId
+from millpond_contracts.ids import JobId, ProjectId, TaskId, TenantId, VirtualPoolId
 
 FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
 JobRef = str | JobId | JobView
@@ -28,9 +28,20 @@ class Jobs(Noun):
         virtual_pool: VirtualPoolId | None = None,
         project: ProjectId | None = None,
         label: str | None = None,
+        tenant_id: TenantId | None = None,
+        name: str | None = None,
+        newest_first: bool = False,
     ) -> Iterator[JobView]:
-        """Jobs, oldest first. `label` is `key` or `key=value`."""
-        filters = {"state": state, "virtual_pool": virtual_pool, "project": project, "label": label}
+        """Jobs, oldest first unless told otherwise. `label` is `key` or `key=value`."""
+        filters = {
+            "state": state,
+            "virtual_pool": virtual_pool,
+            "project": project,
+            "label": label,
+            "tenant_id": tenant_id,
+            "name": name,
+            "newest_first": newest_first or None,
+        }
         return self._pages(get_page("/v1/jobs", JobView, **filters))
 
     def get(self, job: JobRef) -> JobDetail:
@@ -118,10 +129,7 @@ class Jobs(Noun):
         job_id = find_id(JobId, job)
         if job_id is not None:
             return job_id
-        newest = None
-        for each in self.list():
-            if each.name == job:
-                newest = each
+        newest = next(self.list(name=str(job), newest_first=True), None)
         if newest is None:
             raise NotFound(f"there is no job {job!r} that these credentials may see", code="client.name.unknown")
         return newest.job_id

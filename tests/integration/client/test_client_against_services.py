@@ -153,6 +153,9 @@ async def test_job_when_no_machine_is_there_then_explained_queued_and_cancelled(
         def story() -> None:
             assert tenant.jobs.id_of("train") == second.job_id
             assert [each.job_id for each in tenant.jobs.list()] == [first.job_id, second.job_id]
+            newest = served.client.jobs.list(tenant_id=first.tenant_id, name="train", newest_first=True)
+            assert [each.job_id for each in newest] == [second.job_id, first.job_id]
+            assert list(served.client.jobs.list(name="other")) == []
             explanation = tenant.explain("train")
             assert (explanation.state, explanation.nodes, sum(explanation.counts.values())) == (JobState.PENDING, 0, 0)
             queue = list(tenant.queues.list(tenant.find_virtual_pool().virtual_pool_id))

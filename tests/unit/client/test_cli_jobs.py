@@ -1,14 +1,16 @@
 """The command line's jobs: what is sent, what is shown, how it ends."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from tests.unit.client.commands import Ran, run
 from tests.unit.client.fake_api import FakeApi, page
 from tests.unit.client.things import VIRTUAL_POOL, detail, explanation, job, spec, virtual_pool
 
-from millpond_contracts.bodies.jobs import EndReason, GroupSpec, JobSpec, JobState, LogPage, QueueEntry
+from millpond_contracts.bodies.jobs import EndReason, GroupSpec, JobSpec, JobState, JobView, LogPage, QueueEntry
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import TaskId
 
@@ -116,6 +118,17 @@ def test_submit_when_waited_for_then_the_exit_code_tells_the_end(api: FakeApi, e
     assert (ran.code, f"hello {end.value}" in ran.err) == (code, True)
 
 
+def holding(*jobs: JobView) -> Callable[[httpx.Request], httpx.Response]:
+    """The list of jobs as the scheduler filters and orders it."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        wanted = request.url.params.get("state")
+        found = [each for each in jobs if wanted in (None, each.state)]
+        return page(found[::-1] if request.url.params.get("newest_first") == "true" else found)
+
+    return answer
+
+
 def test_ps_when_jobs_wait_then_shows_what_for(api: FakeApi) -> None:
     waiting, over = job("big", JobState.PENDING), job("small", JobState.FAILED)
     over = over.model_copy(update={"reason": EndReason.OUT_OF_MEMORY})
@@ -129,7 +142,7 @@ def test_ps_when_jobs_wait_then_shows_what_for(api: FakeApi) -> None:
         dominant="not_enough_devices",
         message=None,
     )
-    api.on("GET", "/v1/jobs", page([waiting, over])).on("GET", f"/v1/queues/{VIRTUAL_POOL}", page([entry]))
+    api.on("GET", "/v1/jobs", holding(waiting, over)).on("GET", f"/v1/queues/{VIRTUAL_POOL}", page([entry]))
     ran = run(api, "ps")
     assert "not enough devices" in next(line for line in ran.out.splitlines() if line.startswith("big"))
     assert "out of memory" in next(line for line in ran.out.splitlines() if line.startswith("small"))
@@ -138,7 +151,7 @@ def test_ps_when_jobs_wait_then_shows_what_for(api: FakeApi) -> None:
 def test_ps_when_many_have_ended_then_the_newest_and_all_that_run(api: FakeApi) -> None:
     running = job("first", JobState.RUNNING)
     ended = [job(f"ended-{number}", JobState.SUCCEEDED) for number in range(30)]
-    api.on("GET", "/v1/jobs", page([running, *ended]))
+    api.on("GET", "/v1/jobs", holding(running, *ended))
     assert run(api, "ps", "-o", "id").out.split() == [str(each.job_id) for each in (running, *ended[10:])]
     assert len(run(api, "ps", "--all", "-o", "id").out.split()) == 31
 

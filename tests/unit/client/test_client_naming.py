@@ -67,13 +67,15 @@ def test_find_virtual_pool_when_a_tenant_is_named_then_asks_for_its_own() -> Non
 
 
 def test_job_id_when_several_have_the_name_then_the_newest() -> None:
-    old, new, other = job("hello"), job("hello"), job("else")
-    api = FakeApi().on("GET", "/v1/jobs", page([old], "more"), page([new, other]))
+    old, new = job("hello"), job("hello")
+    api = FakeApi().on("GET", "/v1/jobs", page([new, old], "more"))
     assert api.client().jobs.id_of("hello") == new.job_id
+    (request,) = api.requests
+    assert dict(request.url.params) == {"limit": "200", "name": "hello", "newest_first": "true"}
 
 
 def test_job_id_when_unknown_then_says_which() -> None:
-    api = FakeApi().on("GET", "/v1/jobs", page([job("else")]))
+    api = FakeApi().on("GET", "/v1/jobs", page([]))
     with pytest.raises(NotFound, match="no job 'hello'"):
         api.client().jobs.id_of("hello")
 
