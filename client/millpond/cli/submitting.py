@@ -96,9 +96,7 @@ def submit(
 ) -> None:
     """Submit a job: `millpond submit -- python3 train.py`.
 
-    For example, two cores, 4 GiB and one GPU, followed until it ends:
-
-    millpond submit --cpu 2 --memory 4GiB --gpus 1 --follow -- python3 train.py
+    With more: millpond submit --cpu 2 --memory 4GiB --gpus 1 --follow -- python3 train.py
     """
     client = connect(context)
     if file is not None:
@@ -106,14 +104,10 @@ def submit(
             raise typer.BadParameter("give a command or a file, not both", param_hint="--file")
         spec = read_job_file(client, file, virtual_pool, tenant)
     else:
-        resources = Resources(
-            cpu_milli=parse_milli(cpu, "--cpu"),
-            memory_mib=parse_mib(memory, "--memory"),
-            devices=device_request(device, gpus, gpu_milli, gpu_memory, tuple(flavor or ())),
-        )
+        devices = device_request(device, gpus, gpu_milli, gpu_memory, tuple(flavor or ()))
         group = GroupSpec(
             count=count,
-            resources=resources,
+            resources=_resources(cpu, memory, devices),
             requires=Requirements(attributes=parse_requirements(require or [])),
             tolerations=tuple(_toleration(text) for text in tolerate or ()),
             run=RunSpec(command=_command(command), image=image, env=parse_pairs(env or [], "--env")),
@@ -129,12 +123,20 @@ def submit(
             labels=parse_pairs(label or [], "--label"),
             project_id=None if project is None else client.projects.get(project, tenant_id=pool.tenant_id).project_id,
         )
+    _start(client, spec, output, wait=wait, follow=follow)
+
+
+def _start(client: Client, spec: JobSpec, output: Output, *, wait: bool, follow: bool) -> None:
     job = client.jobs.submit(spec)
     _tell(output, job, spec, is_followed=wait or follow)
     if follow:
         follow_log(client, job.job_id)
     if wait or follow:
         wait_for(client, job.job_id, output=output)
+
+
+def _resources(cpu: str, memory: str, devices: tuple[DeviceRequest, ...]) -> Resources:
+    return Resources(cpu_milli=parse_milli(cpu, "--cpu"), memory_mib=parse_mib(memory, "--memory"), devices=devices)
 
 
 def _command(command: list[str] | None) -> tuple[str, ...]:

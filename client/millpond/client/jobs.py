@@ -129,7 +129,8 @@ class Jobs(Noun):
         job_id = find_id(JobId, job)
         if job_id is not None:
             return job_id
-        newest = next(self.list(name=str(job), newest_first=True), None)
+        # Looked at again, since a service that knows no such filter would answer with any job.
+        newest = next((each for each in self.list(name=str(job), newest_first=True) if each.name == job), None)
         if newest is None:
             raise NotFound(f"there is no job {job!r} that these credentials may see", code="client.name.unknown")
         return newest.job_id

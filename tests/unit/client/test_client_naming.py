@@ -75,7 +75,7 @@ def test_job_id_when_several_have_the_name_then_the_newest() -> None:
 
 
 def test_job_id_when_unknown_then_says_which() -> None:
-    api = FakeApi().on("GET", "/v1/jobs", page([]))
+    api = FakeApi().on("GET", "/v1/jobs", page([job("else")]))
     with pytest.raises(NotFound, match="no job 'hello'"):
         api.client().jobs.id_of("hello")
 
