@@ -1,6 +1,7 @@
 """The scheduler's worker: consumers, the leader of the cycle, loops, relay."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 
 import httpx
 
@@ -20,23 +21,20 @@ from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.providers.log_folder import LogFolder
 from millpond_scheduler.settings import Settings
 
+# A leader that fails so often in a row makes the worker not ready.
+MAX_FAILURES = 3
+LOOK_SECONDS = 5.0
+
 
 def create_worker(
     settings: Settings | None = None, *, transport: httpx.AsyncBaseTransport | None = None
 ) -> ServiceWorker:
     """The worker, with settings from the environment unless given."""
     chosen = settings or Settings()
-    listeners: dict[int, DoorListener] = {}
-
-    def listener_of(kernel: WorkerKernel) -> DoorListener:
-        found = listeners.get(id(kernel))
-        if found is None:
-            channel = doorbell_channel(chosen.redis_prefix, kernel.service)
-            found = listeners[id(kernel)] = DoorListener(kernel.redis, channel)
-        return found
+    leaders: dict[int, Leader] = {}
 
     def parts(kernel: WorkerKernel) -> tuple[Sequence[Consumer], Sequence[Loop]]:
-        wake = listener_of(kernel).poke
+        leader = leaders[id(kernel)] = _make_leader(kernel, chosen)
         rules = UpkeepRules(
             lease_check_seconds=chosen.lease_check_seconds,
             recount_seconds=chosen.recount_seconds,
@@ -45,17 +43,32 @@ def create_worker(
         )
         bell = NodeBell(kernel.redis, chosen.redis_prefix)
         loops = upkeep_loops(kernel.database, bell, LogFolder(chosen.log_folder), rules)
-        return [registry_consumer(wake), quota_consumer(wake), billing_consumer(wake)], loops
+        consumers = [registry_consumer(leader.wake), quota_consumer(leader.wake), billing_consumer(leader.wake)]
+        return consumers, [*loops, _watch(leader)]
 
     def tasks(kernel: WorkerKernel) -> Sequence[Callable[[Stop], Awaitable[None]]]:
-        rules = LeaderPolicy(
-            batch_tasks=chosen.batch_tasks,
-            lease_seconds=chosen.leader_seconds,
-            poll_seconds=chosen.poll_seconds,
-            verdict_seconds=chosen.verdict_seconds,
-            policy=Policy(hold_after_seconds=chosen.hold_after_seconds),
-        )
-        bell = NodeBell(kernel.redis, chosen.redis_prefix)
-        return [Leader(kernel.database, bell, listener_of(kernel), rules).run]
+        return [leaders[id(kernel)].run]
 
     return ServiceWorker(settings=chosen, parts=parts, tasks=tasks, transport=transport)
+
+
+def _make_leader(kernel: WorkerKernel, settings: Settings) -> Leader:
+    rules = LeaderPolicy(
+        batch_tasks=settings.batch_tasks,
+        lease_seconds=settings.leader_seconds,
+        poll_seconds=settings.poll_seconds,
+        verdict_seconds=settings.verdict_seconds,
+        policy=Policy(hold_after_seconds=settings.hold_after_seconds),
+    )
+    listener = DoorListener(kernel.redis, doorbell_channel(settings.redis_prefix, kernel.service))
+    return Leader(kernel.database, NodeBell(kernel.redis, settings.redis_prefix), listener, rules)
+
+
+def _watch(leader: Leader) -> Loop:
+    """Shows a leader that fails as a failing loop, so that the worker is not ready and says why."""
+
+    async def look(now: datetime) -> None:
+        if leader.failures >= MAX_FAILURES:
+            raise RuntimeError(f"the leader fails: {leader.last_error}")
+
+    return Loop("leader", LOOK_SECONDS, run_pass=look)

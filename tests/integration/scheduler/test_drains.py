@@ -6,7 +6,7 @@ import pytest
 
 from millpond_contracts.bodies.jobs import EndReason, RetrySpec
 from millpond_kernel.db import SYSTEM
-from millpond_scheduler.usecases.stopping import stop_over_limit, stop_overdue_drains, tell_emptied
+from millpond_scheduler.usecases.stopping import find_emptied, find_over_limit, find_overdue, stop, tell_emptied
 from tests.integration.scheduler.world import World
 
 pytestmark = pytest.mark.integration
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.integration
 async def emptied(world: World) -> int:
     now = await world.database.now()
     async with world.database.begin(SYSTEM) as unit:
-        return await tell_emptied(unit, now)
+        return await tell_emptied(unit, await find_emptied(unit), now)
 
 
 async def overdue(world: World) -> int:
     now = await world.database.now()
     async with world.database.begin(SYSTEM) as unit:
-        return len(await stop_overdue_drains(unit, now))
+        return len(await stop(unit, await find_overdue(unit, now), EndReason.DRAINED, now))
 
 
 async def test_drain_when_work_is_left_then_it_is_stopped_at_the_deadline_and_empty_is_told_once(world: World) -> None:
@@ -82,7 +82,8 @@ async def test_time_limit_when_the_agent_does_not_stop_it_then_it_is_ordered_to(
     for seconds, expected in ((60, 0), (66, 1), (70, 0)):
         async with world.database.begin(SYSTEM) as unit:
             now = await unit.fetchval("SELECT active_at FROM allocation") + timedelta(seconds=seconds)
-            assert len(await stop_over_limit(unit, now)) == expected
+            due = await find_over_limit(unit, now)
+            assert len(await stop(unit, due, EndReason.TIME_LIMIT, now)) == expected
     assert (await world.poll(node.node_id, [task])).stops[0].reason is EndReason.TIME_LIMIT
     asked = (await world.events("allocation_stop_requested"))[0]["allocation"]
     assert asked["waived_from"] is None

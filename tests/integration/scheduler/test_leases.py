@@ -9,7 +9,7 @@ from millpond_contracts.bodies.work import ReportKind
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.problem import ProblemError
-from millpond_scheduler.usecases.leases import extend_all, give_up_expired, give_up_forgotten, mark_silent
+from millpond_scheduler.usecases.leases import extend_all, find_expired, find_forgotten, give_up, mark_silent
 from tests.integration.scheduler.world import World
 
 pytestmark = pytest.mark.integration
@@ -34,7 +34,7 @@ async def watch(world: World) -> tuple[int, int]:
     now = await world.database.now()
     async with world.database.begin(SYSTEM) as unit:
         silent = await mark_silent(unit, now)
-        return silent, await give_up_expired(unit, now)
+        return silent, await give_up(unit, await find_expired(unit, now), now)
 
 
 async def test_node_when_silent_for_a_while_then_it_keeps_its_work_and_gets_no_more(world: World) -> None:
@@ -146,7 +146,7 @@ async def test_agent_when_it_forgot_a_task_then_its_room_comes_back_after_a_whil
     await world.value("UPDATE allocation SET missing_since = missing_since - interval '1 hour' RETURNING 1")
     now = await world.database.now()
     async with world.database.begin(SYSTEM) as unit:
-        assert await give_up_forgotten(unit, now) == 1
+        assert await give_up(unit, await find_forgotten(unit, now), now) == 1
     assert await world.job_state(job.job_id) == "failed"
     await world.assert_counters_are_true()
 

@@ -61,6 +61,8 @@ class Leader:
         self._holder: UUID = uuid4()
         self.lease: Lease | None = None
         self.shard: Shard | None = None
+        self.failures = 0
+        self.last_error: str | None = None
         self._renew_at = 0.0
         self._refused = 0
         self._set_aside: dict[TaskId, float] = {}
@@ -86,15 +88,27 @@ class Leader:
 
     async def _step_quietly(self) -> bool:
         try:
-            return await self.step()
+            busy = await self.step()
+            self.failures, self.last_error = 0, None
+            return busy
         except LeaseLost:
             log.warning("leader_replaced", lease=LEASE_NAME)
         except DATABASE_ERRORS as error:
             log.warning("leader_database_away", error=type(error).__name__)
+            self._failed(error)
         except Exception as error:
             log.error("leader_failed", exc_info=error)
+            self._failed(error)
         self.forget()
         return False
+
+    def _failed(self, error: Exception) -> None:
+        self.failures += 1
+        self.last_error = f"{type(error).__name__}: {error}"[:300]
+
+    def wake(self) -> None:
+        """Ends the leader's wait; for whoever changed something in the same process."""
+        self._listener.poke()
 
     def forget(self) -> None:
         """Drops the memory; the next step loads it anew under the lease as it then is."""

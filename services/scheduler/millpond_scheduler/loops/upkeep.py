@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from millpond_contracts.bodies.jobs import EndReason
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.loops import Loop
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.providers.log_folder import LogStore
 from millpond_scheduler.store import logs
-from millpond_scheduler.usecases.leases import extend_all, give_up_expired, give_up_forgotten, mark_silent
+from millpond_scheduler.usecases.leases import extend_all, find_expired, find_forgotten, give_up, mark_silent
 from millpond_scheduler.usecases.recount import recount
 from millpond_scheduler.usecases.retention import BATCH, delete_ended_jobs
-from millpond_scheduler.usecases.stopping import stop_over_limit, stop_overdue_drains, tell_emptied
+from millpond_scheduler.usecases.stopping import find_emptied, find_over_limit, find_overdue, stop, tell_emptied
 
 RETENTION_SECONDS = 600.0
 # Above the longest pass, and short enough that another copy takes over soon.
@@ -47,24 +48,31 @@ class Upkeep:
             if lease.epoch != self._lease_epoch:
                 await extend_all(unit, now)
             await mark_silent(unit, now)
+            found = [await find_expired(unit, now), await find_forgotten(unit, now)]
         self._lease_epoch = lease.epoch
-        async with self.database.begin(SYSTEM) as unit:
-            await check_epoch(unit, lease)
-            await give_up_expired(unit, now)
-        async with self.database.begin(SYSTEM) as unit:
-            await check_epoch(unit, lease)
-            await give_up_forgotten(unit, now)
-
-    async def stop_due(self, now: datetime, lease: Lease) -> None:
-        """Time limits and drains."""
-        for step in (stop_over_limit, stop_overdue_drains):
+        for ends in filter(None, found):
             async with self.database.begin(SYSTEM) as unit:
                 await check_epoch(unit, lease)
-                nodes = await step(unit, now)
-            await self.bell.ring(nodes)
+                await give_up(unit, ends, now)
+
+    async def stop_due(self, now: datetime, lease: Lease) -> None:
+        """Time limits and drains; what is found is done in transactions of its own, so that locks keep their order."""
         async with self.database.begin(SYSTEM) as unit:
-            await check_epoch(unit, lease)
-            await tell_emptied(unit, now)
+            stops = {
+                EndReason.TIME_LIMIT: await find_over_limit(unit, now),
+                EndReason.DRAINED: await find_overdue(unit, now),
+            }
+            emptied = await find_emptied(unit)
+        for reason, ids in stops.items():
+            if ids:
+                async with self.database.begin(SYSTEM) as unit:
+                    await check_epoch(unit, lease)
+                    nodes = await stop(unit, ids, reason, now)
+                await self.bell.ring(nodes)
+        if emptied:
+            async with self.database.begin(SYSTEM) as unit:
+                await check_epoch(unit, lease)
+                await tell_emptied(unit, emptied, now)
 
     async def recount(self, now: datetime, lease: Lease) -> None:
         """Guards and usage against the sum of live allocations."""

@@ -29,32 +29,28 @@ async def mark_silent(unit: UnitOfWork, now: datetime) -> int:
     return len(nodes)
 
 
-async def give_up_expired(unit: UnitOfWork, now: datetime) -> int:
-    """Releases what nodes hold whose lease and stop grace are over, as of their last sign; returns how many."""
+async def find_expired(unit: UnitOfWork, now: datetime) -> dict[UUID, datetime]:
+    """Allocations of nodes whose lease and stop grace are over, each with the node's last sign."""
     rows = await node_leases.list_expired(unit, now, DEFAULT_GRACE_SECONDS)
-    seen = {row["id"]: row["renewed_at"] for row in rows}
-    return await _give_up(unit, seen, now, "the node's lease ran out")
+    return {row["id"]: row["renewed_at"] for row in rows}
 
 
-async def give_up_forgotten(unit: UnitOfWork, now: datetime) -> int:
-    """Releases what an agent reported once but has not named in its polls for long; returns how many."""
+async def find_forgotten(unit: UnitOfWork, now: datetime) -> dict[UUID, datetime]:
+    """Allocations that an agent reported once but has not named in its polls for long, each with when that began."""
     rows = await unit.fetch(
         "SELECT id, missing_since FROM allocation WHERE state <> 'released' AND missing_since < $1 LIMIT 500",
         now - FORGOTTEN_AFTER,
     )
-    return await _give_up(
-        unit, {row["id"]: row["missing_since"] for row in rows}, now, "the agent no longer knows the task"
-    )
+    return {row["id"]: row["missing_since"] for row in rows}
 
 
-async def _give_up(unit: UnitOfWork, ends: Mapping[UUID, datetime], now: datetime, message: str) -> int:
-    if not ends:
-        return 0
+async def give_up(unit: UnitOfWork, ends: Mapping[UUID, datetime], now: datetime) -> int:
+    """Releases allocations whose node is lost, as of the given instants; returns how many are still to be given up."""
     lives = await lock_lives(unit, list(ends))
     # Locked now: a node that polled while we waited keeps its work.
     still = await _still_given_up(unit, ends, now)
     for key in still:
-        lives.by_id[key].release(EndReason.NODE_LOST, ends[key], message=message)
+        lives.by_id[key].release(EndReason.NODE_LOST, ends[key], message="the node or its record of the task was lost")
     await write_lives(unit, lives, now)
     return len(still)
 

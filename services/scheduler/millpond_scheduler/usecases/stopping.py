@@ -16,43 +16,30 @@ LATE = timedelta(seconds=5)
 BATCH = 500
 
 
-async def stop_over_limit(unit: UnitOfWork, now: datetime) -> set[NodeId]:
-    """Orders tasks to stop that run longer than their job allows; returns their nodes."""
+async def find_over_limit(unit: UnitOfWork, now: datetime) -> list[UUID]:
+    """Allocations that run longer than their job allows."""
     rows = await unit.fetch(
         "SELECT id FROM allocation WHERE state = 'active' AND time_limit_seconds IS NOT NULL"
         " AND active_at + make_interval(secs => time_limit_seconds) < $1 ORDER BY id LIMIT $2",
         now - LATE,
         BATCH,
     )
-    return await _stop(unit, [row["id"] for row in rows], EndReason.TIME_LIMIT, now)
+    return [row["id"] for row in rows]
 
 
-async def stop_overdue_drains(unit: UnitOfWork, now: datetime) -> set[NodeId]:
-    """Orders what is left on nodes whose drain is past its deadline to stop; the tenant is not charged from here on."""
+async def find_overdue(unit: UnitOfWork, now: datetime) -> list[UUID]:
+    """What is left on nodes whose drain is past its deadline, and was not ordered to stop yet."""
     rows = await unit.fetch(
         "SELECT a.id FROM node_view v JOIN allocation a USING (node_id) WHERE v.drain_deadline < $1"
         " AND a.state <> 'released' AND a.stop_requested_at IS NULL ORDER BY a.id LIMIT $2",
         now,
         BATCH,
     )
-    return await _stop(unit, [row["id"] for row in rows], EndReason.DRAINED, now)
+    return [row["id"] for row in rows]
 
 
-async def _stop(unit: UnitOfWork, ids: Sequence[UUID], reason: EndReason, now: datetime) -> set[NodeId]:
-    if not ids:
-        return set()
-    lives = await lock_lives(unit, ids)
-    for life in lives.by_id.values():
-        life.request_stop(reason, now)
-    await write_lives(unit, lives, now)
-    return {life.record.node for life in lives.by_id.values() if life.is_live}
-
-
-async def tell_emptied(unit: UnitOfWork, now: datetime) -> int:
-    """Tells of each drain, once, that nothing is left on its node; returns how many.
-
-    The counters' row is locked: a node that is not open takes no allocation any more, so what is empty stays empty.
-    """
+async def find_emptied(unit: UnitOfWork) -> list[NodeId]:
+    """Nodes being drained on which nothing is left, and of which that was not told yet."""
     rows = await unit.fetch(
         "SELECT v.node_id FROM node_view v JOIN node_guard g USING (node_id) WHERE v.drain_generation IS NOT NULL"
         " AND NOT v.removed AND NOT g.open AND g.emptied_generation IS DISTINCT FROM v.drain_generation"
@@ -60,9 +47,23 @@ async def tell_emptied(unit: UnitOfWork, now: datetime) -> int:
         " ORDER BY v.node_id LIMIT $1",
         BATCH,
     )
-    nodes = [NodeId.of(row["node_id"]) for row in rows]
-    if not nodes:
-        return 0
+    return [NodeId.of(row["node_id"]) for row in rows]
+
+
+async def stop(unit: UnitOfWork, ids: Sequence[UUID], reason: EndReason, now: datetime) -> set[NodeId]:
+    """Orders allocations to stop; returns the nodes that have to be told."""
+    lives = await lock_lives(unit, ids)
+    for life in lives.by_id.values():
+        life.request_stop(reason, now)
+    await write_lives(unit, lives, now)
+    return {life.record.node for life in lives.by_id.values() if life.is_live}
+
+
+async def tell_emptied(unit: UnitOfWork, nodes: Sequence[NodeId], now: datetime) -> int:
+    """Tells of each drain, once, that nothing is left on its node; returns how many.
+
+    The counters' row is locked: a node that is not open takes no allocation any more, so what is empty stays empty.
+    """
     await lock_nodes(unit, nodes)
     emptied = await unit.fetch(
         "UPDATE node_guard g SET emptied_generation = v.drain_generation FROM node_view v"

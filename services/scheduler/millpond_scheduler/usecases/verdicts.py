@@ -16,8 +16,6 @@ from millpond_scheduler.domain.plans import AdmissionLine, Rejection
 from millpond_scheduler.domain.verdicts import Reason
 from millpond_scheduler.usecases.shard import Shard, WaitingTask
 
-LIMIT_REASONS = frozenset({Reason.LIMIT_REACHED, Reason.GUARANTEE_OF_OTHERS})
-
 
 @dataclass(slots=True)
 class VerdictMemory:
@@ -132,14 +130,14 @@ async def _write(unit: UnitOfWork, changed: Mapping[JobId, tuple[WaitingTask, st
 def _blocked_lines(
     shard: Shard, rejections: Mapping[TaskId, Rejection]
 ) -> dict[tuple[VirtualPoolId, str, str], AdmissionLine]:
-    """The limits that hold work back now; of several tasks at one limit, what the first would need."""
+    """The virtual pools' own limits that hold work back now; of several tasks at one, what the first would need."""
     blocked: dict[tuple[VirtualPoolId, str, str], AdmissionLine] = {}
     for task, rejection in rejections.items():
         waiting = shard.waiting.get(task)
-        if waiting is None or rejection.reason not in LIMIT_REASONS:
+        if waiting is None or rejection.reason is not Reason.LIMIT_REACHED:
             continue
         for line in rejection.admission:
-            if line.missing:
+            if line.missing and line.used + line.requested > line.limit:
                 blocked.setdefault((waiting.queued.virtual_pool, line.resource, line.flavor or ""), line)
     return blocked
 
