@@ -5,7 +5,7 @@ ONLY  ?=
 ARGS  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo test check openapi bench test-floor lock clean
+.PHONY: help up demo test check openapi bench chaos test-floor lock clean
 .PHONY: check-format check-lint check-types check-imports check-tree
 
 help: ## List the targets
@@ -40,6 +40,9 @@ openapi: $(STAMP) ## Write all that is generated: API documents, events schema, 
 
 bench: $(STAMP) ## Measure; one JSON object per figure; ONLY=name for one of them
 	@$(VENV)/bin/python -m tests.benchmarks $(ONLY)
+
+chaos: $(STAMP) ## Kill every process of a split stack twice, engines too, under 100 jobs; three seeds; half an hour at most
+	@$(VENV)/bin/pytest tests/system/test_kills.py -m slow -s $(ARGS)
 
 test-floor: $(STAMP) ## Run the integration tests on the oldest supported versions (Debian 12's PostgreSQL 15, Redis 7.0)
 	@tools/test-floor $(ARGS)

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -22,7 +22,7 @@ from millpond.stack.engines import is_running, read_tail
 from millpond.stack.launch import launch
 from millpond.stack.paths import StackPaths, locate_stack
 from millpond.stack.ports import find_free_port
-from millpond.stack.processes import ProcessState
+from millpond.stack.processes import ProcessState, python_command
 from millpond.stack.status import ProcessStatus, read_status
 from millpond.stack.users import find_stack_user
 
@@ -43,7 +43,7 @@ class Stack:
     port: int
     split: bool
     _process: subprocess.Popen[bytes] | None = None
-    _seen: set[int] = field(default_factory=set)
+    _agent: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def make(cls, *, split: bool) -> Self:
@@ -114,17 +114,17 @@ class Stack:
             timeout=timeout_seconds,
         )
 
-    def up_arguments(self) -> tuple[str, ...]:
+    def up_arguments(self, *, join: bool = True) -> tuple[str, ...]:
         """The arguments with which this stack is started."""
-        split = ("--split",) if self.split else ()
-        return ("up", "--data-dir", str(self.paths.folder), "--port", str(self.port), "--stop-tasks", *split)
+        chosen = (("--split",) if self.split else ()) + (() if join else ("--no-node",))
+        return ("up", "--data-dir", str(self.paths.folder), "--port", str(self.port), "--stop-tasks", *chosen)
 
-    def start(self, timeout_seconds: float = 90.0) -> None:
-        """Starts it and returns when it says that it is ready."""
+    def start(self, timeout_seconds: float = 90.0, *, join: bool = True) -> None:
+        """Starts it, with this machine as a node unless told otherwise, and returns when it says that it is ready."""
         log = self.base / "up.log"
         log.unlink(missing_ok=True)
         self._process = launch(
-            (*_COMMAND_LINE, *self.up_arguments()),
+            (*_COMMAND_LINE, *self.up_arguments(join=join)),
             environment=self._environment(),
             folder=self.base,
             log_file=log,
@@ -135,13 +135,31 @@ class Stack:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise StackFailed(f"`millpond up` is not ready:\n{self.describe()}")
             time.sleep(_POLL_SECONDS)
-        self.processes()
+
+    def start_agent(self, token: str) -> int:
+        """Starts an agent of the test's own on this machine, as on a second one; its process id."""
+        self.agent_folder.mkdir(mode=0o700, exist_ok=True)
+        work = self.base / "agent-tasks"
+        work.mkdir(exist_ok=True)
+        work.chmod(0o711)
+        where = ("--url", self.url, "--state-dir", str(self.agent_folder), "--work-dir", str(work), "--stop-tasks")
+        self._agent = launch(
+            python_command("millpond_node_agent.main", "run", *where),
+            environment=self._environment() | {"MILLPOND_JOIN_TOKEN": token},
+            folder=self.base,
+            log_file=self.paths.logs / "agent.log",
+            death_signal=signal.SIGTERM,
+        )
+        return self._agent.pid
 
     def stop(self, timeout_seconds: float = 60.0) -> int:
         """Ends it as Ctrl-C does; its exit code. Nothing of it runs afterwards."""
+        if self._agent is not None:
+            self._agent.send_signal(signal.SIGTERM)
+            self._agent.wait(timeout_seconds)
+            self._agent = None
         if self._process is None:
             return 0
-        self.processes()
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
         try:
@@ -174,15 +192,13 @@ class Stack:
         assert not left, f"left running: {left}"
 
     def left_over(self) -> dict[int, str]:
-        """Processes that belong to this stack and run: those it named, and all that work in its folders."""
-        mark = os.fsencode(self.base)
-        found = {pid: "was named in the status file" for pid in self._seen if is_running(pid)}
+        """Processes that run and work in this stack's folders, with their command lines: all of its own do."""
+        found: dict[int, str] = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 try:
-                    what = (entry / "cmdline").read_bytes()
-                    if mark in what or mark in os.fsencode((entry / "cwd").readlink()):
-                        found[int(entry.name)] = what.replace(b"\0", b" ").decode(errors="replace")
+                    if (entry / "cwd").readlink().is_relative_to(self.base):
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 except OSError:
                     continue  # gone meanwhile, a kernel thread, or another user's
         return {pid: what for pid, what in found.items() if is_running(pid)}
@@ -191,7 +207,6 @@ class Stack:
         """The supervised processes by name."""
         status = read_status(self.paths.status_file)
         assert status is not None
-        self._seen |= {process.pid for process in status.processes if process.pid is not None}
         return {process.name: process for process in status.processes}
 
     def pid(self, name: str) -> int:

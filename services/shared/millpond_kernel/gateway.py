@@ -45,23 +45,39 @@ class Gateway:
             await response(scope, receive, send)
             return
         try:
-            answer = await self._client.send(self._outgoing(request, upstream), stream=True)
+            answer = await self._answer(request, upstream)
         except httpx.HTTPError:
             response = problem_response(
                 ErrorCode.DEPENDENCY_AWAY, "The service behind this route does not answer; try again.", (), 1
             )
             await response(scope, receive, send)
             return
+        if answer is None:
+            return
         headers = {key: value for key, value in answer.headers.items() if key not in _HOP_BY_HOP}
         await StreamingResponse(_body(answer), answer.status_code, headers)(scope, receive, send)
 
-    def _outgoing(self, request: Request, upstream: str) -> httpx.Request:
+    async def _answer(self, request: Request, upstream: str) -> httpx.Response | None:
+        """The beginning of the upstream's answer; None when the caller left first, as one that polls does."""
+        passed_on = asyncio.Event()
+        outgoing = self._outgoing(request, upstream, passed_on)
+        sending = asyncio.create_task(self._client.send(outgoing, stream=True))
+        leaving = asyncio.create_task(_until_gone(request, passed_on))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            return await sending if sending.done() else None
+        finally:
+            sending.cancel()
+            leaving.cancel()
+
+    def _outgoing(self, request: Request, upstream: str, passed_on: asyncio.Event) -> httpx.Request:
         headers = [(key, value) for key, value in request.headers.items() if key not in _HOP_BY_HOP]
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         target = upstream + request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return self._client.build_request(
-            request.method, target, headers=headers, content=request.stream() if has_body else None
-        )
+        if not has_body:
+            passed_on.set()
+        content = _incoming(request, passed_on) if has_body else None
+        return self._client.build_request(request.method, target, headers=headers, content=content)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -69,6 +85,19 @@ class Gateway:
         await receive()
         await self._client.aclose()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _incoming(request: Request, passed_on: asyncio.Event) -> AsyncIterator[bytes]:
+    async for part in request.stream():
+        yield part
+    passed_on.set()
+
+
+async def _until_gone(request: Request, passed_on: asyncio.Event) -> None:
+    """Returns when the caller has closed its connection; looks only once its body has been read."""
+    await passed_on.wait()
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _body(answer: httpx.Response) -> AsyncIterator[bytes]:

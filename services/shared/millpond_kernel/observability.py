@@ -73,3 +73,5 @@ def configure_logging(level: str, log_format: str) -> None:
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
+    # It tells of a database that is away with a whole traceback each time; whoever waits for it says so in a line.
+    logging.getLogger("asyncpg.pool").setLevel(logging.CRITICAL)
