@@ -80,11 +80,16 @@ async def list_lagging(unit: UnitOfWork, now: datetime) -> dict[TenantId, tuple[
         " s.tenant_id AND v.released_at IS NULL AND v.active_at IS NOT NULL) AS runs"
         " FROM statement s GROUP BY tenant_id HAVING max(period_end) <= $1"
         " UNION ALL SELECT v.tenant_id, min(v.active_at), true FROM allocation_view v WHERE v.released_at IS NULL"
-        " AND v.active_at <= $1 AND NOT EXISTS (SELECT 1 FROM statement s WHERE s.tenant_id = v.tenant_id)"
-        " GROUP BY v.tenant_id",
+        " AND v.active_at <= $1 GROUP BY v.tenant_id HAVING min(v.active_at) <"
+        " coalesce((SELECT min(period_start) FROM statement s WHERE s.tenant_id = v.tenant_id), 'infinity')",
         now,
     )
-    return {TenantId.of(row["tenant_id"]): (row["since"], row["runs"]) for row in rows}
+    found: dict[TenantId, tuple[datetime, bool]] = {}
+    for row in rows:
+        tenant_id = TenantId.of(row["tenant_id"])
+        since, runs = found.get(tenant_id, (row["since"], row["runs"]))
+        found[tenant_id] = (min(since, row["since"]), runs or row["runs"])
+    return found
 
 
 async def has_due(unit: UnitOfWork, ended_by: datetime) -> bool:

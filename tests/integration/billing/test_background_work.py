@@ -1,0 +1,218 @@
+"""A real Celery process builds exports and closes statements; lost and doubled messages change nothing."""
+
+import asyncio
+import contextvars
+import csv
+import hashlib
+import io
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond_billing.background.sending import make_celery, make_enqueue
+from millpond_billing.background.work import build_one_export
+from millpond_billing.domain.periods import Calendar
+from millpond_billing.domain.timeline import instant_of
+from millpond_billing.usecases import exports as usecase
+from millpond_billing.usecases.charges import ChargeQuery, Place, list_charges
+from millpond_contracts.bodies.bills import ChargeView
+from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.ids import ExportId
+from millpond_kernel.db import SYSTEM
+from millpond_kernel.doorbell import connect_redis
+from millpond_kernel.settings import ServiceSettings
+from millpond_kernel.uow import UnitOfWork
+from tests.integration.billing.stage import START, Stage, allocation, running_stage, share, states_of
+from tests.integration.databases import MigratedDatabase
+from tests.integration.services import Caller, eventually
+
+pytestmark = pytest.mark.integration
+
+FEBRUARY = "2024-01-31T16:00:00Z"
+
+
+@asynccontextmanager
+async def celery_running(stage: Stage, folder: Path) -> AsyncIterator[None]:
+    """A Celery worker of billing as the stack starts it."""
+    settings = stage.services.settings["billing"]
+    environment = {
+        **os.environ,
+        "MILLPOND_BILLING_DATABASE_URL": settings.database_url.get_secret_value(),
+        "MILLPOND_REDIS_URL": settings.redis_url.get_secret_value(),
+        "MILLPOND_REDIS_PREFIX": settings.redis_prefix,
+        "MILLPOND_BILLING_EXPORT_FOLDER": str(folder),
+    }
+    options = ("--pool", "solo", "--loglevel", "warning", "--without-gossip", "--without-mingle", "--without-heartbeat")
+    command = ("-m", "celery", "-A", "millpond_billing.celery_app", "worker", *options)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), 20)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+async def export_state(caller: Caller, export_id: str) -> dict[str, Any]:
+    return dict((await caller("GET", f"/v1/exports/{export_id}", expect=200)).json())
+
+
+async def test_export_and_statement_when_a_real_worker_runs_then_ready_closed_and_equal_to_the_charges(
+    stage: Stage, tmp_path: Path
+) -> None:
+    tenant, caller = await stage.tenant("acme")
+    held = [allocation(tenant, devices=(share(250),), job_name=name) for name in ("train", "=cmd()", "-1+2", "a,b")]
+    for one in held:
+        await stage.tell(*states_of(one))
+    made = (await caller("POST", "/v1/exports", {"period_start": FEBRUARY}, expect=202)).json()
+    assert made["state"] == "queued"
+    early = await caller("GET", f"/v1/exports/{made['export_id']}/content")
+    assert (early.status_code, early.json()["code"]) == (409, "billing.export.not_ready")
+
+    async with celery_running(stage, tmp_path / "exports"):
+
+        async def ready() -> dict[str, Any] | None:
+            found = await export_state(caller, made["export_id"])
+            return found if found["state"] == "ready" else None
+
+        async def closed() -> dict[str, Any] | None:
+            found = (await caller("GET", f"/v1/statements/current?period_start={FEBRUARY}", expect=200)).json()
+            return dict(found) if found["state"] == "closed" else None
+
+        built = await eventually(ready, 60)
+        statement = await eventually(closed, 60)
+
+    charges = await stage.list_all(caller, f"/v1/charges?period_start={FEBRUARY}")
+    content = await caller("GET", f"/v1/exports/{made['export_id']}/content", expect=200)
+    assert hashlib.sha256(content.content).hexdigest() == built["digest"]
+    assert (len(content.content), built["rows"]) == (built["bytes"], len(charges))
+    rows = list(csv.DictReader(io.StringIO(content.text)))
+    assert [(row["segment_id"], row["kind"], row["amount"]) for row in rows] == [
+        (one["segment_id"], one["kind"], one["amount"]["amount"]) for one in charges
+    ]
+    assert {row["job_name"] for row in rows} == {"train", "'=cmd()", "-1+2", "a,b"}
+    owed = sum(Decimal(row["amount"]) for row in rows)
+    assert owed + Decimal(statement["subtotals"]["rounding"]["amount"]) == Decimal(statement["total"]["amount"])
+    await assert_resumes(caller, made["export_id"], content.content, built["digest"])
+
+
+async def assert_resumes(caller: Caller, export_id: str, whole: bytes, digest: str) -> None:
+    """A part can be asked for, and only of the file that was begun."""
+    path = f"/v1/exports/{export_id}/content"
+    rest = await caller("GET", path, headers={"Range": "bytes=100-", "If-Range": f'"{digest}"'}, expect=206)
+    assert rest.content == whole[100:]
+    assert rest.headers["etag"] == f'"{digest}"'
+    other = await caller("GET", path, headers={"Range": "bytes=100-", "If-Range": '"another"'}, expect=200)
+    assert other.content == whole
+    assert (await caller("GET", path, headers={"Range": f"bytes={len(whole)}-"})).status_code == 416
+
+
+async def lose_messages(settings: ServiceSettings) -> int:
+    """Deletes what this test's broker holds; how many keys."""
+    redis = connect_redis(settings.redis_url.get_secret_value())
+    keys = [key async for key in redis.scan_iter(f"{settings.redis_prefix}:celery:*")]
+    deleted = await redis.delete(*keys)
+    await redis.aclose()
+    return int(deleted)
+
+
+async def test_messages_when_lost_or_doubled_then_handed_out_again_and_one_effect(
+    migrated: MigratedDatabase, tmp_path: Path
+) -> None:
+    folder = tmp_path / "exports"
+    async with running_stage(migrated, export_folder=folder, overdue_seconds=1) as stage:
+        tenant, caller = await stage.tenant("acme")
+        await stage.tell(*states_of(allocation(tenant)))
+        made = (await caller("POST", "/v1/exports", {"period_start": FEBRUARY}, expect=202)).json()["export_id"]
+        settings = stage.services.settings["billing"]
+        # The broker loses every message; the rows are still there.
+        assert await lose_messages(settings) > 0
+        enqueue = make_enqueue(make_celery(settings.redis_url.get_secret_value(), settings.redis_prefix))
+        async with celery_running(stage, folder):
+
+            async def ready() -> bool:
+                return bool((await export_state(caller, made))["state"] == "ready")
+
+            await eventually(ready, 60)
+            before = await export_state(caller, made)
+            for _ in range(3):
+                await enqueue("export", made)
+            await enqueue("export", "not an id")
+            last = (await caller("POST", "/v1/exports", {"period_start": FEBRUARY}, expect=202)).json()["export_id"]
+
+            async def last_ready() -> bool:
+                return bool((await export_state(caller, last))["state"] == "ready")
+
+            # One worker takes messages in order, so the doubled ones were before.
+            await eventually(last_ready, 60)
+        assert await export_state(caller, made) == before
+        assert sorted(path.name for path in folder.iterdir()) == sorted([f"{made}.csv", f"{last}.csv"])
+
+
+async def test_export_when_two_workers_take_it_then_one_builds_and_a_failure_is_told(
+    stage: Stage, tmp_path: Path
+) -> None:
+    tenant, caller = await stage.tenant("acme")
+    await stage.tell(*states_of(allocation(tenant)))
+    made = (await caller("POST", "/v1/exports", {"period_start": FEBRUARY}, expect=202)).json()["export_id"]
+    key, folder = ExportId.parse(made), tmp_path / "twice"
+    database = stage.migrated.database("billing")
+    await database.open()
+    try:
+        built = await asyncio.gather(*(build_one_export(database, key, folder) for _ in range(4)))
+        assert sorted(built) == [False, False, False, True]
+        broken = (await caller("POST", "/v1/exports", {"period_start": FEBRUARY}, expect=202)).json()["export_id"]
+        (tmp_path / "file").touch()
+        await build_one_export(database, ExportId.parse(broken), tmp_path / "file" / "below")
+    finally:
+        await database.close()
+    failed = await export_state(caller, broken)
+    assert failed["state"] == "failed"
+    assert "NotADirectoryError" in failed["error"]
+
+
+async def test_export_when_it_is_long_then_pages_fit_together_and_a_release_meanwhile_is_not_lost(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant, _ = await stage.tenant("acme")
+    for number in range(7):
+        await stage.tell(allocation(tenant, devices=(share(100 * number + 1),)))
+    last = allocation(tenant, devices=(share(999),))
+    await stage.tell(states_of(last)[1])
+    monkeypatch.setattr(usecase, "PAGE", 5)
+    told: list[AllocationView] = []
+
+    async def release_amid(
+        unit: UnitOfWork, query: ChargeQuery, place: Place, limit: int, running: Any
+    ) -> tuple[list[ChargeView], Place | None]:
+        if not told:
+            told.append(last)
+            # By another process, while this one is at its second page.
+            await asyncio.create_task(stage.tell(last), context=contextvars.Context())
+        return await list_charges(unit, query, place, limit, running)
+
+    monkeypatch.setattr(usecase, "list_charges", release_amid)
+    async with stage.billing.begin(SYSTEM) as unit:
+        key = ExportId.new()
+        period = Calendar.of("Asia/Shanghai").period_at(instant_of(START))
+        built = await usecase.write_csv(unit, tmp_path, key, ChargeQuery(tenant, period, datetime.now(UTC)))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / f"{key}.csv").read_text())))
+    assert built.rows == len(rows)
+    late = [row for row in rows if row["allocation_id"] == str(last.allocation_id)]
+    assert {(row["sku"], row["seconds"], row["segment_id"]) for row in late if row["kind"] == "usage"} == {
+        (sku, "101", "") for sku in ("cpu/*/on_demand", "memory/*/on_demand", "device/h100/on_demand")
+    }
+    assert len(rows) == len({(row["allocation_id"], row["sku"], row["kind"]) for row in rows})
