@@ -18,4 +18,4 @@ async def world(migrated: MigratedDatabase) -> AsyncIterator[World]:
     await made.open()
     yield made
     await redis.aclose()
-    await database.close()
+    await made.database.close()

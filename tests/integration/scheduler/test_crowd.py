@@ -1,0 +1,154 @@
+"""Everybody at once: submits, cancels, agents, two leaders, recounts, changing limits; afterwards the books agree."""
+
+import asyncio
+import random
+from collections import defaultdict
+
+import pytest
+
+from millpond_contracts.bodies.jobs import JobState, RetryReason, RetrySpec
+from millpond_contracts.bodies.tenants import VirtualPoolView
+from millpond_contracts.bodies.work import Assignment, ReportKind
+from millpond_contracts.ids import JobId, NodeId
+from millpond_kernel.db import SYSTEM
+from millpond_kernel.doorbell import connect_redis
+from millpond_kernel.leases import LeaseLost
+from millpond_kernel.problem import ProblemError
+from millpond_scheduler.loops.leader import LEASE_NAME, Leader
+from millpond_scheduler.usecases.recount import recount
+from tests.integration.databases import MigratedDatabase
+from tests.integration.scheduler.world import ONE_DEVICE, World, limits
+
+pytestmark = pytest.mark.integration
+
+JOBS = 60
+FINAL = {JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value}
+RETRY = RetrySpec(max=2, on=(RetryReason.FAILED,))
+
+
+class Crowd:
+    """Actors on one world; `over` ends those that go on for ever."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.random = random.Random(seed)
+        self.over = asyncio.Event()
+        self.jobs: dict[JobId, VirtualPoolView] = {}
+        self.running_twice: list[str] = []
+        self.drifts = 0
+
+    async def submit_all(self, shares: list[VirtualPoolView]) -> None:
+        for number in range(JOBS):
+            share = shares[number % len(shares)]
+            devices = ONE_DEVICE if number % 3 else None
+            job = await self.world.submit(share, count=1 + number % 3, devices=devices, retry=RETRY)
+            self.jobs[job.job_id] = share
+            await asyncio.sleep(0.005)
+
+    async def cancel_some(self) -> None:
+        while not self.over.is_set():
+            await asyncio.sleep(0.08)
+            if self.jobs:
+                job = self.random.choice(list(self.jobs))
+                try:
+                    await self.world.cancel(self.jobs[job], job)
+                except ProblemError:
+                    continue  # it had ended
+
+    async def be_agent(self, node: NodeId) -> None:
+        held: dict[str, Assignment] = {}
+        while not self.over.is_set():
+            answer = await self.world.poll(node, list(held.values()))
+            for stop in answer.stops:
+                task = held.pop(str(stop.allocation_id), None)
+                if task is not None:
+                    await self.world.end_task(node, task, -15, reason=stop.reason)
+            for task in answer.assignments:
+                if any(other.task_id == task.task_id for other in held.values()):
+                    self.running_twice.append(str(task.task_id))
+                held[str(task.allocation_id)] = task
+                await self.world.run_task(node, task)
+            for key in self.random.sample(sorted(held), k=len(held) // 2):
+                task = held.pop(key)
+                code = self.random.choice([0, 0, 0, 1])
+                report = self.world.make_report(task, ReportKind.RELEASED, exit_code=code)
+                await self.world.report(node, report)
+                await self.world.report(node, report)
+            await asyncio.sleep(0.01)
+
+    async def lead(self, leader: Leader) -> None:
+        while not self.over.is_set():
+            try:
+                busy = await leader.step()
+            except LeaseLost:
+                leader.forget()
+                continue
+            if not busy:
+                await asyncio.sleep(0.02)
+
+    async def depose(self) -> None:
+        while not self.over.is_set():
+            await asyncio.sleep(0.5)
+            await self.world.fetch("UPDATE lease SET expires_at = clock_timestamp() WHERE name = $1", LEASE_NAME)
+
+    async def recount(self) -> None:
+        while not self.over.is_set():
+            async with self.world.database.begin(SYSTEM) as unit:
+                self.drifts += await recount(unit)
+            await asyncio.sleep(0.05)
+
+    async def change_limits(self, share: VirtualPoolView) -> None:
+        generation = share.generation
+        while not self.over.is_set():
+            generation += 1
+            given = limits(devices=self.random.choice([1000, 3000]))
+            await self.world.tell_virtual_pool(share.model_copy(update={"limits": given, "generation": generation}))
+            await asyncio.sleep(0.1)
+
+    async def wait_until_all_ended(self) -> None:
+        while True:
+            rows = await self.world.fetch("SELECT state, count(*) AS n FROM job GROUP BY state")
+            states = {row["state"]: row["n"] for row in rows}
+            if sum(states.values()) == JOBS and set(states) <= FINAL:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def test_crowd_when_everybody_acts_at_once_then_nothing_is_lost_doubled_or_miscounted(
+    world: World, migrated: MigratedDatabase
+) -> None:
+    await world.database.close()
+    world.database = migrated.database("scheduler", 24)
+    await world.database.open()
+    nodes = [await world.add_node(devices=2, cpu=4000) for _ in range(3)]
+    shares = [await world.add_virtual_pool(given=limits(devices=3000)) for _ in range(2)]
+    crowd, redis = Crowd(world, 7), connect_redis(migrated.redis_url)
+    actors = [
+        *(crowd.be_agent(node.node_id) for node in nodes),
+        *(crowd.lead(world.leader(batch_tasks=8)) for _ in range(2)),
+        crowd.depose(),
+        crowd.recount(),
+        crowd.cancel_some(),
+        crowd.change_limits(shares[0]),
+    ]
+    try:
+        async with asyncio.timeout(90), asyncio.TaskGroup() as group:
+            for actor in actors:
+                group.create_task(actor)
+            await crowd.submit_all(shares)
+            await crowd.wait_until_all_ended()
+            crowd.over.set()
+    finally:
+        await redis.aclose()
+    assert crowd.running_twice == []
+    assert crowd.drifts == 0
+    await world.assert_counters_are_true()
+    assert await world.value("SELECT sum(used) FROM usage") == 0
+    assert await world.value("SELECT count(*) FROM task WHERE state IN ('pending', 'bound')") == 0
+    generations = defaultdict(list)
+    for row in await world.fetch("SELECT subject, generation FROM outbox ORDER BY id"):
+        generations[row["subject"]].append(row["generation"])
+    assert [subject for subject, found in generations.items() if found != sorted(set(found))] == []
+    bound = {event["allocation"]["allocation_id"] for event in await world.events("allocation_bound")}
+    released = [event["allocation"]["allocation_id"] for event in await world.events("allocation_released")]
+    assert sorted(released) == sorted(bound)
