@@ -1,7 +1,7 @@
 """A test that cannot fail is refused, and every test says what kind of test it is."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -9,8 +9,10 @@ from tests.architecture.tree import FunctionNode, functions, last_name, parsed, 
 
 pytestmark = pytest.mark.architecture
 
-RAISING_CALLS = {"raises", "warns", "fail", "run_state_machine_as_test"}
+# `eventually` and `until` give up with an error; `check` is Alembic's comparison.
+RAISING_CALLS = {"raises", "warns", "fail", "run_state_machine_as_test", "eventually", "until", "check"}
 CHECKING_PREFIXES = ("assert_", "check_", "expect_")
+CHECKING_KEYWORDS = {"expect"}
 KINDS = {"unit", "integration", "system", "architecture"}
 
 
@@ -18,18 +20,29 @@ def _test_files() -> tuple[Path, ...]:
     return tuple(path for path in python_files("tests") if path.name.startswith("test_"))
 
 
-def _can_fail(node: ast.AST) -> bool:
+def _checks(node: ast.AST) -> bool:
     if isinstance(node, ast.Assert):
         return not isinstance(node.test, ast.Constant)
     if isinstance(node, ast.Call):
-        name = last_name(node)
-        return name in RAISING_CALLS or name.lstrip("_").startswith(CHECKING_PREFIXES)
+        # Also a function that is handed on to be called: `to_thread(command.check, …)`.
+        names = {last_name(node), *(argument.attr for argument in node.args if isinstance(argument, ast.Attribute))}
+        by_name = any(name in RAISING_CALLS or name.lstrip("_").startswith(CHECKING_PREFIXES) for name in names)
+        return by_name or any(keyword.arg in CHECKING_KEYWORDS for keyword in node.keywords)
     return False
 
 
+def _can_fail(function: FunctionNode, beside: Mapping[str, FunctionNode], seen: frozenset[str] = frozenset()) -> bool:
+    """Whether it checks something, itself or through the functions of its file that it calls."""
+    if any(_checks(node) for node in ast.walk(function)):
+        return True
+    called = {last_name(node) for node in ast.walk(function) if isinstance(node, ast.Call)} & set(beside) - seen
+    return any(_can_fail(beside[name], beside, seen | called) for name in called)
+
+
 def _toothless(path: Path) -> Iterator[FunctionNode]:
+    beside = {node.name: node for node in parsed(path).body if isinstance(node, FunctionNode)}
     for function in functions(path):
-        if function.name.startswith("test_") and not any(_can_fail(node) for node in ast.walk(function)):
+        if function.name.startswith("test_") and not _can_fail(function, beside):
             yield function
 
 
