@@ -20,78 +20,89 @@ from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.loops import Loop
 from millpond_kernel.observability import ALARMS, log
 from millpond_kernel.streams import read_snapshot
+from millpond_kernel.uow import UnitOfWork
 
 
 @dataclass(slots=True)
 class Reconciler:
-    """One pass after the other; `suspects` = allocation -> generation that was missing in the last pass."""
+    """One pass after the other.
+
+    `missing` = what the last pass found behind: allocation -> the scheduler's generation. `ended` = what it found
+    metered as held and not live any more. `told` = what no snapshot knows, told of once.
+    """
 
     database: Database
     scheduler: ServiceClient
-    suspects: dict[AllocationId, int] = field(default_factory=dict)
-    lost: set[AllocationId] = field(default_factory=set)
+    missing: dict[AllocationId, int] = field(default_factory=dict)
+    ended: set[AllocationId] = field(default_factory=set)
     told: set[AllocationId] = field(default_factory=set)
 
     async def run(self, now: datetime, lease: Lease) -> None:
-        """One pass: compare page by page, repair what was missing before as well, remember the rest."""
+        """One pass: compare page by page, repair what was different before as well, remember the rest."""
         if not await is_metering_complete(self.database, self.scheduler):
             return
-        async with self.database.begin(SYSTEM) as unit:
-            lost = set(await list_held_ids(unit))
-        missing: dict[AllocationId, int] = {}
         try:
-            async for page in self._pages():
-                lost -= {one.allocation_id for one in page}
-                missing |= await self._compare(page, lease)
+            await self._pass(lease)
         except ServiceAway as error:
             log.info("reconcile_waits", service="billing", error=str(error))
-            return
-        self.suspects = missing
-        await self._tell_lost(lost & self.lost, lease)
-        self.lost = lost
 
-    async def _pages(self) -> AsyncIterator[list[AllocationView]]:
-        async for _, items in read_snapshot(self.scheduler, "scheduler", "allocations"):
+    async def _pass(self, lease: Lease) -> None:
+        async with self.database.begin(SYSTEM) as unit:
+            ended = set(await list_held_ids(unit))
+        missing: dict[AllocationId, int] = {}
+        async for page in self._pages("live-allocations"):
+            ended -= {one.allocation_id for one in page}
+            missing |= await self._compare(page, lease)
+        again = ended & self.ended
+        if again:
+            await self._repair_ended(again, lease)
+        self.missing, self.ended = missing, ended - again
+
+    async def _pages(self, noun: str) -> AsyncIterator[list[AllocationView]]:
+        async for _, items in read_snapshot(self.scheduler, "scheduler", noun):
             yield [AllocationView.model_validate(item) for item in items]
 
     async def _compare(self, page: list[AllocationView], lease: Lease) -> dict[AllocationId, int]:
         async with self.database.begin(SYSTEM) as unit:
             known = await list_generations(unit, [one.allocation_id for one in page])
-        behind = [one for one in page if known.get(one.allocation_id, 0) < one.generation]
         missing: dict[AllocationId, int] = {}
-        for one in behind:
-            was_missing = self.suspects.get(one.allocation_id)
-            if was_missing is not None and known.get(one.allocation_id, 0) < was_missing:
-                await self._repair(one, known.get(one.allocation_id), lease)
+        for one in page:
+            metered = known.get(one.allocation_id, 0)
+            if metered >= one.generation:
+                continue
+            if metered < self.missing.get(one.allocation_id, 0):
+                await self._repair(one, metered, lease)
             else:
                 missing[one.allocation_id] = one.generation
         return missing
 
-    async def _repair(self, allocation: AllocationView, known: int | None, lease: Lease) -> None:
-        detail = f"metered generation {known}, the scheduler has {allocation.generation}"
+    async def _repair(self, allocation: AllocationView, metered: int, lease: Lease) -> None:
+        detail = f"metered generation {metered}, the scheduler has {allocation.generation}"
         async with self.database.begin(SYSTEM) as unit:
             await check_epoch(unit, lease)
             await take_allocations(unit, [allocation])
-            unit.emit(
-                MeteringDriftFound(
-                    allocation=str(allocation.allocation_id), detail=detail, generation=allocation.generation
-                )
-            )
-        _alarm(allocation.allocation_id, detail)
+            _raise_alarm(unit, allocation.allocation_id, allocation.generation, detail)
 
-    async def _tell_lost(self, lost: set[AllocationId], lease: Lease) -> None:
-        """Tells once of what is metered as held but unknown to the scheduler; only a person can help."""
-        for key in lost - self.told:
-            detail = "metered as held, but the scheduler does not know it"
+    async def _repair_ended(self, ended: set[AllocationId], lease: Lease) -> None:
+        """Repairs what is metered as held and is not: its end was missed. For the unknown: a person."""
+        left = dict.fromkeys(ended, 0)
+        async with self.database.begin(SYSTEM) as unit:
+            left |= await list_generations(unit, list(ended))
+        async for page in self._pages("allocations"):
+            for one in page:
+                metered = left.get(one.allocation_id)
+                if metered is not None and metered < one.generation:
+                    await self._repair(one, metered, lease)
+                    del left[one.allocation_id]
+        for key in left.keys() - self.told:
             async with self.database.begin(SYSTEM) as unit:
                 await check_epoch(unit, lease)
-                generation = (await list_generations(unit, [key])).get(key, 0)
-                unit.emit(MeteringDriftFound(allocation=str(key), detail=detail, generation=generation))
-            _alarm(key, detail)
-        self.told |= lost
+                _raise_alarm(unit, key, left[key], "metered as held, but the scheduler does not know it")
+        self.told |= left.keys()
 
 
-def _alarm(key: AllocationId, detail: str) -> None:
+def _raise_alarm(unit: UnitOfWork, key: AllocationId, generation: int, detail: str) -> None:
+    unit.emit(MeteringDriftFound(allocation=str(key), detail=detail, generation=generation))
     ALARMS.labels("billing", "metering_drift").inc()
     log.error("metering_drift", service="billing", allocation=str(key), detail=detail)
 
