@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -51,6 +52,7 @@ class Kernel:
     doorbell: Doorbell
     issuer: TokenIssuer | None = None
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    part_states: dict[str, tuple[bool, str]] = field(default_factory=dict)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     long_polls: list[Callable[[], None]] = field(default_factory=list)
 
@@ -67,7 +69,7 @@ class Kernel:
         self.woken = asyncio.Event()
 
     async def health(self) -> dict[str, Any]:
-        """Parts with `ok` and, when not, the reason; `ready` for HTTP; `status` ok, degraded or down."""
+        """Parts with `ok`, since when, and when not the reason; `ready` for HTTP; `status` ok, degraded or down."""
         parts: dict[str, Any] = {"database": {"ok": True}, "schema": {"ok": True}, "keys": {"ok": True}}
         parts["worker"] = {"ok": False, "reason": "not known"}
         try:
@@ -84,7 +86,17 @@ class Kernel:
             parts["database"] = {"ok": False, "reason": f"does not answer: {type(error).__name__}"}
         ready = parts["database"]["ok"] and parts["schema"]["ok"] and parts["keys"]["ok"]
         status = "down" if not ready else "ok" if parts["worker"]["ok"] else "degraded"
+        for name, part in parts.items():
+            part["since"] = self._since(name, part["ok"])
         return {"service": self.service, "status": status, "ready": ready, "parts": parts}
+
+    def _since(self, part: str, is_ok: bool) -> str:
+        """When this process first saw the part like this; it looks when it is asked."""
+        was_ok, since = self.part_states.get(part, (None, ""))
+        if was_ok is not is_ok:
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            self.part_states[part] = (is_ok, since)
+        return since
 
     async def _keys_health(self) -> dict[str, Any]:
         if not self.authenticator.has_keys:
