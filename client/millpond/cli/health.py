@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from millpond.cli.amounts import show_age
 from millpond.cli.failures import REFUSED
 from millpond.cli.rendering import make_table, show_json, state
 from millpond.cli.session import IMPATIENCE, STACK, Output, OutputOption, connect, out
@@ -22,6 +23,7 @@ _DOES = {
 _REMEDIES = {
     "database": "look at PostgreSQL; nothing is lost, and the service goes on by itself once it answers",
     "schema": "run `millpond migrate`",
+    "keys": "the service needs quota to check keys; see `millpond status quota`",
     "worker": "see the worker's log in the stack's `logs` folder; it is started again by itself",
     "service": "see its log in the stack's `logs` folder; it is started again by itself",
 }
@@ -72,8 +74,12 @@ def find_health(client: Client, services: tuple[str, ...]) -> list[ServiceHealth
 
 
 def _why(each: ServiceHealth) -> str:
-    reasons = [f"{name}: {part.reason or 'not well'}" for name, part in each.parts.items() if not part.ok]
+    reasons = [f"{name}: {part.reason or 'not well'}{_since(part)}" for name, part in each.parts.items() if not part.ok]
     return "; ".join(reasons) or "-"
+
+
+def _since(part: HealthPart) -> str:
+    return "" if part.since is None else f" (for {show_age(part.since)})"
 
 
 def register(app: typer.Typer) -> None:

@@ -14,6 +14,7 @@ class HealthPart(BaseModel):
 
     ok: bool
     reason: str | None = None
+    since: Instant | None = None
 
 
 class ServiceHealth(Outgoing):

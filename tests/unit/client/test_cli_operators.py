@@ -1,6 +1,7 @@
 """The command line of operators: tenants, keys, limits, machines, prices, health, profiles."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -183,11 +184,12 @@ def test_status_when_a_worker_is_away_then_degraded_and_what_to_do() -> None:
     api = FakeApi()
     for name in ("registry", "quota", "billing"):
         api.on("GET", f"/healthz/{name}", httpx.Response(200, json={"service": name, **well}))
-    away = {"ok": False, "reason": "no worker of this service has told its state for 15 s"}
+    since = (datetime.now(UTC) - timedelta(minutes=3, seconds=5)).isoformat()
+    away = {"ok": False, "reason": "no worker of this service has told its state for 15 s", "since": since}
     ill = {"service": "scheduler", "status": "degraded", "ready": True, "parts": {"worker": away}}
     ran = run(api.on("GET", "/healthz/scheduler", httpx.Response(200, json=ill)), "status")
     line = next(each for each in ran.out.splitlines() if each.startswith("scheduler"))
-    assert (ran.code, "degraded" in line, "has told its state for 15 s" in line) == (1, True, True)
+    assert (ran.code, "degraded" in line, "its state for 15 s (for 3m 5s)" in line) == (1, True, True)
     assert "worker: see the worker's log" in ran.out
     api.on("GET", "/healthz/scheduler", httpx.Response(200, json={"service": "scheduler", **well}))
     assert run(api, "status").code == 0
