@@ -1,8 +1,8 @@
 """Compare-and-swap on generations: two parties may change an object, the second learns that it was late."""
 
-from typing import Protocol
+from typing import Annotated, Protocol
 
-from fastapi import Header
+from fastapi import Depends, Header
 
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.problem import ProblemError
@@ -31,6 +31,10 @@ def if_match(value: str | None = Header(None, alias="If-Match", description='`"<
             ErrorCode.IF_MATCH_MISSING, "Send If-Match with the ETag of the object you read, so no change is lost."
         )
     return value.strip()
+
+
+# A parameter of a route that changes an object.
+IfMatch = Annotated[str, Depends(if_match)]
 
 
 def check_if_match(value: str, generation: int) -> None:

@@ -1,9 +1,8 @@
 """`/v1/api-keys`, `/v1/tokens`, `/v1/me`, and the exchange that services use."""
 
 import time
-from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from millpond_contracts.bodies.shapes import Incoming, Page
 from millpond_contracts.bodies.tenants import ApiKeySpec, ApiKeyView, Me, Role, TokenAnswer, TokenRequest
@@ -11,7 +10,7 @@ from millpond_contracts.ids import ApiKeyId, TenantId
 from millpond_kernel.app import Kernel
 from millpond_kernel.auth import AdminCaller, Caller
 from millpond_kernel.db import SYSTEM
-from millpond_kernel.generation import etag, if_match
+from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
 from millpond_quota.store import api_keys as rows_of_keys
@@ -20,8 +19,6 @@ from millpond_quota.usecases import api_keys as usecases
 
 router = APIRouter(prefix="/v1", tags=["keys"])
 internal = APIRouter(prefix="/internal/v1", include_in_schema=False)
-
-IfMatch = Annotated[str, Depends(if_match)]
 
 
 class RoleChange(Incoming):

@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.bodies.tenants import ProjectSpec, ProjectView, TenantSpec, TenantView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ProjectId, TenantId
 from millpond_kernel.auth import AdminCaller, OperatorCaller, ReaderCaller
-from millpond_kernel.generation import etag, if_match
+from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
 from millpond_kernel.problem import ProblemError
@@ -18,8 +18,6 @@ from millpond_quota.store import tenants as tenant_rows
 from millpond_quota.usecases import tenants as usecases
 
 router = APIRouter(prefix="/v1", tags=["tenants"])
-
-IfMatch = Annotated[str, Depends(if_match)]
 
 
 @router.post("/tenants", status_code=201, response_model=TenantView)

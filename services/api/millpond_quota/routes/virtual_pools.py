@@ -2,21 +2,19 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.bodies.tenants import LimitAlert, VirtualPoolChange, VirtualPoolSpec, VirtualPoolView
 from millpond_contracts.ids import AlertId, PoolId, TenantId, VirtualPoolId
 from millpond_kernel.auth import OperatorCaller, ReaderCaller
-from millpond_kernel.generation import etag, if_match
+from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
 from millpond_quota.store import virtual_pools as rows_of_pools
 from millpond_quota.usecases import virtual_pools as usecases
 
 router = APIRouter(prefix="/v1/virtual-pools", tags=["virtual pools"])
-
-IfMatch = Annotated[str, Depends(if_match)]
 
 
 @router.post("", status_code=201, response_model=VirtualPoolView)

@@ -2,12 +2,8 @@
 
 from typing import Annotated
 
-from fastapi import Depends
-
 from millpond_contracts.bodies.tenants import Role
 from millpond_kernel.auth import allow
-from millpond_kernel.generation import if_match
 from millpond_kernel.tenancy import Principal
 
 CatalogueReader = Annotated[Principal, allow(Role.OPERATOR, Role.TENANT_ADMIN, Role.MEMBER, Role.VIEWER, Role.SERVICE)]
-IfMatch = Annotated[str, Depends(if_match)]

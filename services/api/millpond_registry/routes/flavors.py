@@ -10,10 +10,10 @@ from millpond_contracts.bodies.nodes import FlavorSpec, FlavorView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.catalogue import load_catalogue
 from millpond_kernel.auth import OperatorCaller
-from millpond_kernel.generation import etag
+from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
-from millpond_registry.routes.access import CatalogueReader, IfMatch
+from millpond_registry.routes.access import CatalogueReader
 from millpond_registry.store import flavors as rows_of_flavors
 from millpond_registry.usecases import flavors as usecases
 

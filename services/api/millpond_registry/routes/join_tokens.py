@@ -7,9 +7,9 @@ from millpond_contracts.bodies.nodes import JoinTokenSpec, JoinTokenView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import JoinTokenId
 from millpond_kernel.auth import OperatorCaller
+from millpond_kernel.generation import IfMatch
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
-from millpond_registry.routes.access import IfMatch
 from millpond_registry.store import join_tokens as rows_of_tokens
 from millpond_registry.usecases import join_tokens as usecases
 

@@ -16,10 +16,9 @@ from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import NodeId, PoolId
 from millpond_contracts.resources import NodeInventory
 from millpond_kernel.auth import OperatorCaller
-from millpond_kernel.generation import etag
+from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.pagination import Paging, make_page
 from millpond_registry.domain.nodes import node_view
-from millpond_registry.routes.access import IfMatch
 from millpond_registry.store import heartbeats
 from millpond_registry.store import nodes as rows_of_nodes
 from millpond_registry.store.devices import devices_of_nodes

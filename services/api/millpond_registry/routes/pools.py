@@ -8,10 +8,10 @@ from millpond_contracts.bodies.nodes import PoolCapacity, PoolSpec, PoolView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import PoolId
 from millpond_kernel.auth import OperatorCaller
-from millpond_kernel.generation import etag
+from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
-from millpond_registry.routes.access import CatalogueReader, IfMatch
+from millpond_registry.routes.access import CatalogueReader
 from millpond_registry.store import pools as rows_of_pools
 from millpond_registry.usecases import capacity
 from millpond_registry.usecases import pools as usecases
