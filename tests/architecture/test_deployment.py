@@ -15,6 +15,7 @@ from millpond_kernel.migrate import service_role
 pytestmark = pytest.mark.architecture
 
 PUBLISHED = {"proxy", "prometheus"}
+VARIABLE = re.compile(r"`(MILLPOND_\w+)`")
 
 
 @cache
@@ -91,3 +92,28 @@ def test_prometheus_when_read_then_it_scrapes_every_http_process_by_its_own_path
     jobs = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text("utf-8"))["scrape_configs"]
     scraped = {(job["metrics_path"], tuple(job["static_configs"][0]["targets"])) for job in jobs}
     assert scraped == {(f"/metrics/{service}", (f"{service}-http:8000",)) for service in _present()}
+
+
+@pytest.mark.parametrize(
+    ("variable", "containers"),
+    [
+        ("MILLPOND_SCHEDULER_LOG_FOLDER", ("scheduler-http", "scheduler-worker")),
+        ("MILLPOND_BILLING_EXPORT_FOLDER", ("billing-http", "billing-celery")),
+    ],
+)
+def test_compose_when_read_then_processes_that_share_a_folder_share_its_volume(
+    variable: str, containers: tuple[str, str]
+) -> None:
+    places = set()
+    for name in containers:
+        folder = _containers()[name]["environment"][variable]
+        mounts = (volume.split(":") for volume in _containers()[name]["volumes"])
+        places.add((folder, next(source for source, target in mounts if folder.startswith(target + "/"))))
+    assert len(places) == 1
+
+
+def test_compose_when_read_then_every_variable_is_one_that_a_process_reads() -> None:
+    read = set(VARIABLE.findall((ROOT / "docs" / "settings.md").read_text("utf-8")))
+    read |= {"MILLPOND_OWNER_DATABASE_URL", "MILLPOND_OPERATOR_KEY"}  # of the migration and of the bootstrap
+    given = {key for container in _containers().values() for key in container.get("environment", {})}
+    assert {key for key in given if key.startswith("MILLPOND_")} - read == set()
