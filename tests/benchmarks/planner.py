@@ -5,10 +5,7 @@ four shapes that are 70 % full. Each round plans batches of 500 and gives the sa
 every figure is a steady state with warm scores; `cold` is the first batch of an empty cache.
 """
 
-import argparse
-import json
 import random
-import statistics
 import time
 from dataclasses import dataclass
 
@@ -22,7 +19,11 @@ from millpond_scheduler.domain.explain import explain
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord
 from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
+from tests.benchmarks.figures import tell
 
+NODES = (1_200, 10_000)
+RUNS = 10
+SEED = 42
 BATCH = 500
 TENANTS = 8
 FULL_RATIO = 0.7
@@ -110,26 +111,31 @@ def build_cloud(nodes: int, seed: int) -> Cloud:
     return cloud
 
 
-def measure(nodes: int, runs: int, seed: int) -> None:
-    """Print the figures for a pool of so many nodes."""
-    begin = time.thread_time()
-    cloud = build_cloud(nodes, seed)
-    report("scheduler_domain_fill_seconds", nodes, time.thread_time() - begin, "s", 1)
+def measure() -> None:
+    """Both sizes, one after the other."""
+    for nodes in NODES:
+        _measure_nodes(nodes)
+
+
+def _measure_nodes(nodes: int) -> None:
+    began = time.thread_time()
+    cloud = build_cloud(nodes, SEED)
+    tell(f"planner.fill_s.n{nodes}", [time.thread_time() - began], "s")
     rates, latencies = [], []
-    for _ in range(runs):
+    for _ in range(RUNS):
         placed, seconds = time_batch(cloud)
         rates.append(placed / seconds)
         latencies.append(seconds * 1000)
         cloud.release(placed)
-    report("scheduler_domain_decisions_per_second", nodes, statistics.median(rates), "1/s", runs)
-    report("scheduler_domain_batch_ms", nodes, statistics.median(latencies), "ms", runs)
+    tell(f"planner.decisions_per_s.n{nodes}", rates, "1/s")
+    tell(f"planner.batch_ms.n{nodes}", latencies, "ms", tasks=BATCH)
     cloud.cache = CandidateCache(cloud.snapshot)
     placed, seconds = time_batch(cloud)
-    report("scheduler_domain_cold_decisions_per_second", nodes, placed / seconds, "1/s", 1)
+    tell(f"planner.cold_decisions_per_s.n{nodes}", [placed / seconds], "1/s")
     task = cloud.draw(1)[0]
-    begin = time.thread_time()
+    began = time.thread_time()
     explain(cloud.snapshot, task, cloud.virtual_pools)
-    report("scheduler_domain_explain_ms", nodes, (time.thread_time() - begin) * 1000, "ms", 1)
+    tell(f"planner.explain_ms.n{nodes}", [(time.thread_time() - began) * 1000], "ms")
 
 
 def time_batch(cloud: Cloud) -> tuple[int, float]:
@@ -138,23 +144,3 @@ def time_batch(cloud: Cloud) -> tuple[int, float]:
     begin = time.thread_time()
     placed = cloud.plan(queue)
     return placed, time.thread_time() - begin
-
-
-def report(name: str, nodes: int, value: float, unit: str, runs: int) -> None:
-    """Print one figure."""
-    print(json.dumps({"name": f"{name}_{nodes}_nodes", "value": round(value, 3), "unit": unit, "runs": runs}))
-
-
-def main() -> None:
-    """Measure the sizes asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[1_200, 10_000])
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=42)
-    arguments = parser.parse_args()
-    for nodes in arguments.nodes:
-        measure(nodes, arguments.runs, arguments.seed)
-
-
-if __name__ == "__main__":
-    main()

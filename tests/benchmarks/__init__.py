@@ -1,0 +1,1 @@
+"""Benchmarks of the whole chain: each starts what it measures, tells its figures, and checks the invariants it left."""

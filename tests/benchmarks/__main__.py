@@ -1,0 +1,37 @@
+"""Runs the benchmarks: `python -m tests.benchmarks [NAME ...]`; a name is a benchmark's, or one of its figures'.
+
+Everything runs on this machine's loopback, with fsync on, and whatever is started is stopped.
+"""
+
+import argparse
+import importlib
+import sys
+import traceback
+
+BENCHMARKS = ("planner", "scheduler", "http", "billing", "stack")
+
+
+def main() -> int:
+    """Runs the benchmarks named, or all; the exit code tells whether all of them came to their end."""
+    parser = argparse.ArgumentParser(prog="tests.benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}, or figures of theirs")
+    wanted = [name.partition(".")[0] for name in parser.parse_args().names] or list(BENCHMARKS)
+    unknown = sorted(set(wanted) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    failed = []
+    for name in BENCHMARKS:
+        if name not in wanted:
+            continue
+        try:
+            importlib.import_module(f"tests.benchmarks.{name}").measure()
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""Submits a second over HTTP: one job a request against one uvicorn of a real stack, fsync on, everything live.
+
+The jobs wait at their limit, so that nothing but the submit is measured beside what the stack does with waiting jobs.
+`alone` are the same figures with the workers stopped: what the HTTP process and PostgreSQL can do by themselves.
+"""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Self, cast
+from uuid import uuid4
+
+import uvloop
+
+from tests.benchmarks.figures import percentile, tell, tell_check
+from tests.benchmarks.owner import connect_owner, wait_until_quiet
+from tests.system.checker_delivery import check_delivery
+from tests.system.client import Tenant, job_body, make_tenant, open_caller
+from tests.system.stack import Stack
+
+CONNECTIONS = (8, 32)
+RUNS = 3
+SECONDS = 4.0
+WORKERS = ("worker", "worker-scheduler")
+
+
+def measure() -> None:
+    """Starts a stack, submits to it, and checks that every acknowledged job is there once."""
+    stack = Stack.make(split=False)
+    try:
+        stack.start()
+        uvloop.run(_measure(stack))
+    finally:
+        stack.close()
+
+
+@dataclass(slots=True)
+class Load:
+    """What clients saw in one run."""
+
+    latencies_ms: list[float] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+
+
+async def _measure(stack: Stack) -> None:
+    async with open_caller(stack.url, stack.operator_key) as operator:
+        # One milli of CPU admits nothing: every job waits.
+        tenant = await make_tenant(operator, "bench", cpu_milli=1, memory_mib=1)
+    accepted = 0
+    for connections in CONNECTIONS:
+        accepted += await _tell_runs(stack, tenant, connections, "")
+    for worker in WORKERS:
+        stack.signal(worker, signal.SIGSTOP)
+    try:
+        for connections in CONNECTIONS:
+            accepted += await _tell_runs(stack, tenant, connections, ".alone")
+    finally:
+        for worker in WORKERS:
+            stack.signal(worker, signal.SIGCONT)
+    tell_check("http", await _check(stack, accepted))
+
+
+async def _tell_runs(stack: Stack, tenant: Tenant, connections: int, suffix: str) -> int:
+    loads = [await _run(stack.port, tenant, connections) for _ in range(RUNS)]
+    refused = sorted({status for load in loads for status in load.refused})
+    assert not refused, f"submits were refused: {refused}"
+    name = f"c{connections}{suffix}"
+    tell(f"http.submits_per_s.{name}", [len(load.latencies_ms) / SECONDS for load in loads], "1/s")
+    for share in (50, 99):
+        values = [percentile(load.latencies_ms, share / 100) for load in loads]
+        tell(f"http.submit_ms_p{share}.{name}", values, "ms")
+    return sum(len(load.latencies_ms) for load in loads)
+
+
+async def _run(port: int, tenant: Tenant, connections: int) -> Load:
+    body = json.dumps(job_body(tenant.virtual_pool, "bench", ["/bin/true"])).encode()
+    opened = [await Connection.open(port) for _ in range(connections)]
+    load, end = Load(), time.monotonic() + SECONDS
+    try:
+        await asyncio.gather(*(_submit_until(end, one, tenant.caller.key, body, load) for one in opened))
+    finally:
+        for one in opened:
+            one.close()
+    return load
+
+
+async def _submit_until(end: float, connection: "Connection", key: str, body: bytes, load: Load) -> None:
+    while (began := time.monotonic()) < end:
+        head = (
+            f"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n"
+            f"Content-Type: application/json\r\nIdempotency-Key: {uuid4().hex}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        status = await connection.exchange(head.encode() + body)
+        if status == 201:
+            load.latencies_ms.append((time.monotonic() - began) * 1000)
+        else:
+            load.refused.append(status)
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection with one request at a time; cheap, as it shares the cores with what it measures."""
+
+    def __init__(self) -> None:
+        self._received = b""
+        self._answer: asyncio.Future[int] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    @classmethod
+    async def open(cls, port: int) -> Self:
+        """Connects to a port of this machine."""
+        _, protocol = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
+        return protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    async def exchange(self, request: bytes) -> int:
+        """Sends a request and returns the status of the whole answer."""
+        assert self._transport is not None
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._answer
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        if not end or self._answer is None:
+            return
+        lower = head.lower()
+        length = int(lower.partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
+        if len(body) >= length:
+            self._received = b""
+            self._answer.set_result(int(head[9:12]))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error or ConnectionResetError("the server closed the connection"))
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+async def _check(stack: Stack, accepted: int) -> Sequence[str]:
+    connection = await connect_owner(stack)
+    try:
+        await wait_until_quiet(connection)
+        findings = await check_delivery(connection)
+        for what in ("job", "task"):
+            rows = await connection.fetchval(f"SELECT count(*) FROM scheduler.{what}")
+            findings += [] if rows == accepted else [f"{rows} rows of {what}, {accepted} jobs were acknowledged"]
+        return findings
+    finally:
+        await connection.close()
