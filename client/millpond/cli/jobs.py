@@ -162,10 +162,15 @@ def job_fields(job: JobDetail) -> list[tuple[str, RenderableType]]:
         fields.append(("time limit", show_seconds(job.spec.time_limit_seconds)))
     for group in job.spec.groups:
         fields.append((f"group {group.name}", f"{group.count} x {show_resources(group.resources)}"))
-        fields.append(("command", shlex.join(group.run.command)))
+        fields.append(("command", _command(group.run.command)))
     if job.labels:
         fields.append(("labels", ", ".join(f"{key}={value}" for key, value in job.labels.items())))
     return fields
+
+
+def _command(command: tuple[str, ...]) -> str:
+    # One word needs no quotes; that is also how the API says that the command is not for these eyes.
+    return command[0] if len(command) == 1 else shlex.join(command)
 
 
 def show_resources(resources: Resources) -> str:
@@ -238,8 +243,8 @@ def explanation_text(explanation: Explanation) -> RenderableType:
     parts: list[RenderableType] = [field_grid(fields)]
     if explanation.counts:
         rows = [[words(reason), str(count)] for reason, count in _by_count(explanation.counts)]
-        rows.append(["all nodes of the pool", str(explanation.nodes)])
-        parts += [Text("\nwhat the nodes lack", style="bold"), make_table([("reason", False), ("nodes", True)], rows)]
+        rows.append(["all nodes", str(explanation.nodes)])
+        parts += [Text("\nthe pool's nodes", style="bold"), make_table([("reason", False), ("nodes", True)], rows)]
     if explanation.admission:
         parts += [Text("\nlimits of the virtual pool", style="bold"), _admission_table(explanation.admission)]
     if explanation.would_unblock:

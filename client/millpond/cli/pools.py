@@ -119,9 +119,10 @@ def capacity(
 def show_capacity(each: PoolView, found: PoolCapacity) -> None:
     """Prints a pool's figures: every line sums to its total."""
     console = out()
-    machines = ", ".join(f"{count} {state}" for state, count in found.nodes.items() if count)
+    by_state = [f"{count} {state}" for state, count in found.nodes.items() if count and state != "schedulable"]
+    machines = ", ".join(by_state) + f"; {found.nodes.get('schedulable', 0)} take new work" if by_state else "none"
     console.print(Text(each.name, style="bold"))
-    console.print(field_grid([("machines", machines or "none"), ("as of", show_time(found.as_of))]))
+    console.print(field_grid([("machines", machines), ("as of", show_time(found.as_of))]))
     heads = ["", "total", "available", "held", "reserved", "fragmented", "out of work", "could start now"]
     rows = [_host_row(line) for line in found.hosts] + [_device_row(line) for line in found.devices]
     console.print(make_table([(head, head not in ("", "could start now")) for head in heads], rows))

@@ -60,7 +60,7 @@ EnvOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="
 LabelOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="For finding it again.")]
 ImageOption = Annotated[str | None, typer.Option(help="A container image, where nodes can run one.")]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit with 1 unless it succeeded.")]
-FollowOption = Annotated[bool, typer.Option("--follow", help="Show what it prints, and wait.")]
+FollowOption = Annotated[bool, typer.Option("--follow", help="Show what it (its first task) prints, and wait.")]
 CommandArgument = Annotated[
     list[str] | None, typer.Argument(metavar="-- COMMAND", help="What to run, after `--`; no shell interprets it.")
 ]

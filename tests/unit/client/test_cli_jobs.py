@@ -180,7 +180,7 @@ def test_explain_when_it_waits_then_counts_sum_to_the_nodes(api: FakeApi) -> Non
     out = run(api, "explain", str(view.job_id)).out
     assert "limit reached: the virtual pool's limit is reached" in out
     assert "next in its queue" in out
-    for line in ("not enough cpu 3", "not ready 1", "all nodes of the pool 4", "memory 4 GiB 1 GiB 0 MiB 8 GiB 5 GiB"):
+    for line in ("not enough cpu 3", "not ready 1", "all nodes 4", "memory 4 GiB 1 GiB 0 MiB 8 GiB 5 GiB"):
         assert line in "\n".join(" ".join(each.split()) for each in out.splitlines())
     assert "raise the limit of memory: the job would start" in out
 

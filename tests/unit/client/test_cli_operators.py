@@ -139,7 +139,7 @@ def test_capacity_when_shown_then_every_figure_has_its_unit() -> None:
     figures = PoolCapacity(
         pool_id=POOL,
         as_of=NOW,
-        nodes={"ready": 2},
+        nodes={"ready": 2, "unreachable": 1, "joined": 0, "schedulable": 2},
         hosts=[HostCapacity(resource="cpu", total=4000, unschedulable=0, allocated=1500, reserved=0, available=2500)],
         devices=[
             CapacityFigures(
@@ -157,6 +157,7 @@ def test_capacity_when_shown_then_every_figure_has_its_unit() -> None:
     )
     api = names().on("GET", f"/v1/pools/{POOL}/capacity", figures)
     out = "\n".join(" ".join(line.split()) for line in run(api, "capacity", "default").out.splitlines())
+    assert "machines 2 ready, 1 unreachable; 2 take new work" in out
     assert "cpu 4 cores 2.5 cores 1.5 cores 0 cores - 0 cores" in out
     assert "h100-sxm 16 6 9.5 0 0.5 0 13 of 0.5 device, 3 of 2 devices" in out
 
