@@ -21,7 +21,7 @@ from tests.integration.scheduler.world import ONE_DEVICE, World, limits
 
 pytestmark = pytest.mark.integration
 
-JOBS = 60
+JOBS = 40
 FINAL = {JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value}
 RETRY = RetrySpec(max=2, on=(RetryReason.FAILED,))
 
