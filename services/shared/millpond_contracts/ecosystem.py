@@ -12,6 +12,7 @@ from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Version_ = Annotated[str, StringConstraints(max_length=64)]
+Operator = Annotated[str, StringConstraints(min_length=1, max_length=128)]
 Component = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 
 
@@ -37,7 +38,7 @@ class Compatibility(IntEnum):
 class Ecosystem(BaseModel):
     """What a node or device offers: driver, runtime, frameworks, operator and communication libraries."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     runtime: Component | None = Field(None, description="cuda, cann, rocm, musa, neuware, …; null when unknown")
     runtime_version: Version_ | None = None
@@ -45,7 +46,7 @@ class Ecosystem(BaseModel):
     frameworks: dict[Component, Version_] = Field(default_factory=dict)
     operator_libraries: dict[Component, Version_] = Field(default_factory=dict)
     communication_libraries: dict[Component, Version_] = Field(default_factory=dict)
-    denied_operators: tuple[str, ...] = ()
+    denied_operators: Annotated[tuple[Operator, ...], Field(max_length=4096)] = ()
 
     def __hash__(self) -> int:
         return _hash_of(self)
@@ -62,7 +63,7 @@ class EcosystemRequirement(BaseModel):
     frameworks: Annotated[dict[Component, Specifier], Field(max_length=16)] = Field(default_factory=dict)
     operator_libraries: Annotated[dict[Component, Specifier], Field(max_length=16)] = Field(default_factory=dict)
     communication_libraries: Annotated[dict[Component, Specifier], Field(max_length=16)] = Field(default_factory=dict)
-    operators: Annotated[tuple[str, ...], Field(max_length=64)] = ()
+    operators: Annotated[tuple[Operator, ...], Field(max_length=64)] = ()
 
     def __hash__(self) -> int:
         return _hash_of(self)

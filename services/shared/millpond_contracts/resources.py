@@ -6,7 +6,7 @@ A number is never invented: what a machine does not tell is null and its field s
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints
 
 from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.quantities import CpuMilli, Labels, MemoryMib
@@ -50,8 +50,8 @@ class Slot(_Record):
 
     pci: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")] | None = None
     board: Text | None = None
-    die: int | None = Field(None, ge=0, le=64)
-    numa: int | None = Field(None, ge=0, le=4096)
+    die: StrictInt | None = Field(None, ge=0, le=64)
+    numa: StrictInt | None = Field(None, ge=0, le=4096)
 
 
 class ComputeRates(_Record):
@@ -87,7 +87,7 @@ class Partitioning(_Record):
     """How a device can be divided: modes such as `mig`, `mps`, `timeslice`; the largest count; the profiles offered."""
 
     modes: Annotated[tuple[Text, ...], Field(max_length=16)] = ()
-    max_count: int | None = Field(None, ge=1, le=1024)
+    max_count: StrictInt | None = Field(None, ge=1, le=1024)
     profiles: Annotated[tuple[Text, ...], Field(max_length=64)] = ()
     current: Text | None = None
 
@@ -111,7 +111,7 @@ class Device(_Record):
     """One accelerator. `identity` is stable over reboots: `nvidia/GPU-…`, else `pci/<address>`."""
 
     identity: Annotated[str, StringConstraints(min_length=1, max_length=128)]
-    index: int = Field(ge=0, le=1023, description="the vendor's index now; may change between boots")
+    index: StrictInt = Field(ge=0, le=1023, description="the vendor's index now; may change between boots")
     kind: DeviceKind = DeviceKind.GPU
     vendor: Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,32}$")]
     model: Text | None = None
@@ -130,7 +130,7 @@ class Device(_Record):
 
 
 class NumaCell(_Record):
-    id: int = Field(ge=0, le=4096)
+    id: StrictInt = Field(ge=0, le=4096)
     cpus: Text
     memory_mib: MemoryMib | None = None
 
@@ -140,9 +140,9 @@ class Cpu(_Record):
 
     arch: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,32}$")]
     model: Text | None = None
-    sockets: int | None = Field(None, ge=1, le=1024)
-    cores: int | None = Field(None, ge=1, le=65536)
-    logical: int = Field(ge=1, le=65536)
+    sockets: StrictInt | None = Field(None, ge=1, le=1024)
+    cores: StrictInt | None = Field(None, ge=1, le=65536)
+    logical: StrictInt = Field(ge=1, le=65536)
     frequency_mhz: Number | None = None
     numa: Annotated[tuple[NumaCell, ...], Field(max_length=1024)] = ()
 
@@ -229,5 +229,5 @@ class Signal(_Record):
 
     target: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,64}$")]
-    at_monotonic_ms: int = Field(ge=0, le=2**53)
+    at_monotonic_ms: StrictInt = Field(ge=0, le=2**53)
     value: Annotated[float, Field(allow_inf_nan=False)] | None

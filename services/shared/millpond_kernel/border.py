@@ -131,7 +131,8 @@ def check_json(body: bytes) -> None:
     """Refuses what two readers could understand differently, or what no reader should have to hold.
 
     Raises:
-        ProblemError: 422 for text that is not JSON, NaN or Infinity, a key given twice, or too many levels.
+        ProblemError: 422 for text that is not JSON, NaN or Infinity, a key given twice, too many levels, or text that
+            no database holds.
     """
     try:
         value = json.loads(body, object_pairs_hook=_unique, parse_constant=_no_constant)
@@ -141,6 +142,9 @@ def check_json(body: bytes) -> None:
         raise ProblemError(ErrorCode.BODY_NOT_JSON, "The body could not be read as JSON.") from error
     if body.count(b"[") + body.count(b"{") > MAX_JSON_DEPTH and _depth_exceeds(value, MAX_JSON_DEPTH):
         raise ProblemError(ErrorCode.BODY_INVALID, f"The body has more than {MAX_JSON_DEPTH} levels.")
+    # Only an escape can write them.
+    if b"\\u" in body and _has_bad_text(value):
+        raise ProblemError(ErrorCode.BODY_INVALID, "Text may hold neither the character U+0000 nor half a pair.")
 
 
 class _NotStrict(Exception):
@@ -173,3 +177,11 @@ def _children(value: object) -> Iterable[object]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+def _has_bad_text(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" in value or any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, dict):
+        return any(_has_bad_text(key) or _has_bad_text(inner) for key, inner in value.items())
+    return isinstance(value, list) and any(_has_bad_text(inner) for inner in value)

@@ -15,6 +15,7 @@ from millpond_contracts.errors import ErrorCode
 from millpond_kernel.problem import ProblemError
 
 MAX_LIMIT = 200
+MAX_POSITION = 2**62
 _TAG_BYTES = 6
 # The tag keeps people from inventing cursors; it protects nothing, since row-level security bounds every read.
 _TAG_KEY = b"millpond cursor v1"
@@ -71,8 +72,8 @@ class PageRequest:
         raise ProblemError(ErrorCode.CURSOR_INVALID, "The cursor belongs to another list.")
 
     def after_int(self) -> int | None:
-        """The position in a list ordered by number; raises like `after_uuid`."""
-        if self.after is None or isinstance(self.after, int):
+        """The position in a list ordered by number, which starts at zero; raises like `after_uuid`."""
+        if self.after is None or (isinstance(self.after, int) and 0 <= self.after <= MAX_POSITION):
             return self.after
         raise ProblemError(ErrorCode.CURSOR_INVALID, "The cursor belongs to another list.")
 

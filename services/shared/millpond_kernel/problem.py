@@ -56,7 +56,8 @@ def problem_response(
 
 
 def _pointer(location: Sequence[object]) -> str:
-    parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location if part != "body"]
+    # A key of the caller's own may be as long as the body.
+    parts = [str(part)[:128].replace("~", "~0").replace("/", "~1") for part in location if part != "body"]
     return "/" + "/".join(parts) if parts else ""
 
 

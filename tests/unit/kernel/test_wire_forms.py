@@ -62,9 +62,10 @@ def test_stream_reply_when_empty_then_nothing(reply: Any) -> None:
     assert stream_fields(reply) == []
 
 
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    st.none() | st.booleans() | st.integers() | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
     max_leaves=20,
 )
 
@@ -80,6 +81,11 @@ def refuses(check: Callable[[], None]) -> bool:
 @given(JSON_VALUES)
 def test_json_when_strict_then_passed(value: Any) -> None:
     assert not refuses(lambda: check_json(json.dumps(value).encode()))
+
+
+@pytest.mark.parametrize("body", [rb'["\u0000"]', rb'{"\ud800": 1}', rb'{"a": [["\udfff"]]}'])
+def test_json_when_text_holds_what_no_database_does_then_refused(body: bytes) -> None:
+    assert refuses(lambda: check_json(body))
 
 
 @pytest.mark.parametrize("depth", [1, MAX_JSON_DEPTH, MAX_JSON_DEPTH + 1])

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StrictInt, StringConstraints
 
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ids import (
@@ -41,7 +41,7 @@ class PriceVersionSpec(Incoming):
 
     currency: Currency = "CNY"
     valid_from: Instant | None = None
-    minimum_seconds: int = Field(60, ge=0, le=86_400)
+    minimum_seconds: StrictInt = Field(60, ge=0, le=86_400)
     lines: Annotated[tuple[PriceLine, ...], Field(min_length=1, max_length=2000)]
     tenant_id: TenantId | None = Field(None, description="null = the public list")
     note: str = Field("", max_length=500)

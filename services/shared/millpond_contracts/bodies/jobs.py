@@ -4,7 +4,7 @@ import re
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StrictInt, StringConstraints, model_validator
 
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ecosystem import EcosystemRequirement
@@ -31,7 +31,7 @@ from millpond_contracts.quantities import (
     MemoryMib,
     Name,
 )
-from millpond_contracts.resources import DeviceKind
+from millpond_contracts.resources import DeviceKind, Text
 
 _AT_LEAST = re.compile(r"^>=\s*(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?$")
 
@@ -89,7 +89,7 @@ class Requirements(Incoming):
     attributes: Annotated[dict[AttributeName, Minimum], Field(max_length=16)] = Field(default_factory=dict)
     ecosystem: EcosystemRequirement = EcosystemRequirement()
     labels: Labels = Field(default_factory=dict)
-    arch: Annotated[tuple[str, ...], Field(max_length=8)] = ()
+    arch: Annotated[tuple[Text, ...], Field(max_length=8)] = ()
     allow_unknown: bool = False
 
 
@@ -129,7 +129,7 @@ class GroupSpec(Incoming):
     requires: Requirements = Requirements()
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     run: RunSpec
-    stop_grace_seconds: int = Field(10, ge=0, le=3600)
+    stop_grace_seconds: StrictInt = Field(10, ge=0, le=3600)
 
 
 class RetryReason(StrEnum):
@@ -141,7 +141,7 @@ class RetryReason(StrEnum):
 class RetrySpec(Incoming):
     """How often a task may be tried again, and after which ends."""
 
-    max: int = Field(0, ge=0, le=100)
+    max: StrictInt = Field(0, ge=0, le=100)
     on: Annotated[tuple[RetryReason, ...], Field(max_length=3)] = (RetryReason.NODE_LOST, RetryReason.PREEMPTED)
 
 
@@ -151,9 +151,9 @@ class JobSpec(Incoming):
     name: Name
     virtual_pool: VirtualPoolId
     kind: JobKind = JobKind.BATCH
-    priority: int = Field(50, ge=0, le=1000, description="higher goes first")
+    priority: StrictInt = Field(50, ge=0, le=1000, description="higher goes first")
     groups: Annotated[tuple[GroupSpec, ...], Field(min_length=1, max_length=64)]
-    time_limit_seconds: int | None = Field(None, ge=1, le=31_536_000)
+    time_limit_seconds: StrictInt | None = Field(None, ge=1, le=31_536_000)
     retry: RetrySpec = RetrySpec()
     labels: Labels = Field(default_factory=dict)
     project_id: ProjectId | None = None

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StrictInt, StringConstraints
 
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ecosystem import Ecosystem
@@ -26,6 +26,7 @@ from millpond_contracts.resources import (
     Signal,
     Slot,
     Taint,
+    Text,
     Topology,
 )
 
@@ -77,7 +78,7 @@ class PoolSpec(Incoming):
     """A pool as an operator creates or replaces it."""
 
     name: Name
-    priority: int = Field(0, ge=-1000, le=1000, description="pools are tried for a joining node from high to low")
+    priority: StrictInt = Field(0, ge=-1000, le=1000, description="pools are tried for a joining node from high to low")
     selector: NodeSelector = NodeSelector()
     performance_class: Name = "standard"
     region: str | None = Field(None, max_length=64)
@@ -87,9 +88,9 @@ class PoolSpec(Incoming):
     device_sharing: DeviceSharing = DeviceSharing.SAME_TENANT
     allow_oversubscription: bool = False
     allow_shared_users: bool = Field(False, description="tasks of several tenants on nodes whose isolation is 'none'")
-    unreachable_after_seconds: int = Field(30, ge=1, le=3600)
-    lease_seconds: int = Field(300, ge=2, le=86_400)
-    stop_grace_seconds: int = Field(30, ge=0, le=3600)
+    unreachable_after_seconds: StrictInt = Field(30, ge=1, le=3600)
+    lease_seconds: StrictInt = Field(300, ge=2, le=86_400)
+    stop_grace_seconds: StrictInt = Field(30, ge=0, le=3600)
     reference_task_milli: DeviceMilli = Field(1000, description="what 'available' must be able to serve")
     labels: Labels = Field(default_factory=dict)
 
@@ -135,7 +136,7 @@ class FlavorSpec(Incoming):
     name: Name
     kind: DeviceKind = DeviceKind.GPU
     selector: FlavorSelector
-    profiles: Annotated[tuple[str, ...], Field(max_length=64)] = ()
+    profiles: Annotated[tuple[Text, ...], Field(max_length=64)] = ()
 
 
 class FlavorView(Outgoing):
@@ -260,8 +261,8 @@ class JoinTokenSpec(Incoming):
     """A token with which machines may join; `pool_id` fixes the pool, else selectors decide."""
 
     pool_id: PoolId | None = None
-    expires_in_seconds: int = Field(86_400, ge=60, le=31_536_000)
-    max_uses: int | None = Field(None, ge=1, le=1_000_000)
+    expires_in_seconds: StrictInt = Field(86_400, ge=60, le=31_536_000)
+    max_uses: StrictInt | None = Field(None, ge=1, le=1_000_000)
     labels: Labels = Field(default_factory=dict)
 
 
@@ -336,22 +337,22 @@ class SessionRenewal(Incoming):
 class InventoryReport(Incoming):
     """The whole inventory, pushed at start and on change; `sequence` rises within an incarnation."""
 
-    sequence: int = Field(ge=0, le=2**53)
+    sequence: StrictInt = Field(ge=0, le=2**53)
     inventory: NodeInventory
 
 
 class ReadyReport(Incoming):
     """The explicit statement that a node can work; until then it is unschedulable. `checks` name what was verified."""
 
-    checks: Annotated[dict[str, str], Field(max_length=64)] = Field(default_factory=dict)
+    checks: Annotated[dict[Text, Text], Field(max_length=64)] = Field(default_factory=dict)
 
 
 class Heartbeat(Incoming):
     """A sign of life with the signals sampled since the last one (at most 8,192)."""
 
     boot_id: str = Field(min_length=1, max_length=64)
-    monotonic_ms: int = Field(ge=0, le=2**53)
-    inventory_sequence: int = Field(ge=0, le=2**53)
+    monotonic_ms: StrictInt = Field(ge=0, le=2**53)
+    inventory_sequence: StrictInt = Field(ge=0, le=2**53)
     signals: Annotated[list[Signal], Field(max_length=8192)] = Field(default_factory=list)
     conditions: Annotated[list["Condition"], Field(max_length=256)] = Field(default_factory=list)
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StrictInt, StringConstraints, model_validator
 
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ids import AlertId, ApiKeyId, PoolId, ProjectId, TenantId, VirtualPoolId
@@ -69,7 +69,7 @@ class ApiKeySpec(Incoming):
     role: Role
     tenant_id: TenantId | None = None
     project_id: ProjectId | None = None
-    expires_in_seconds: int | None = Field(None, ge=1, le=315_360_000)
+    expires_in_seconds: StrictInt | None = Field(None, ge=1, le=315_360_000)
 
 
 class ApiKeyView(Outgoing):

@@ -7,21 +7,23 @@ exchange it acknowledged. Every poll renews the node's lease.
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StrictInt
 
 from millpond_contracts.bodies.jobs import DeviceShare, EndReason
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ids import AllocationId, JobId, TaskId, TenantId
 from millpond_contracts.quantities import Instant
 
-Monotonic = Annotated[int, Field(ge=0, le=2**53, description="milliseconds of the machine's monotonic clock")]
+Monotonic = Annotated[
+    int, Field(strict=True, ge=0, le=2**53, description="milliseconds of the machine's monotonic clock")
+]
 
 
 class HeldAllocation(Incoming):
     """An allocation that the agent has work or remains of."""
 
     allocation_id: AllocationId
-    epoch: int = Field(ge=0, le=2**53)
+    epoch: StrictInt = Field(ge=0, le=2**53)
 
 
 class PollRequest(Incoming):
@@ -89,12 +91,12 @@ class TaskReport(Incoming):
     """
 
     allocation_id: AllocationId
-    epoch: int = Field(ge=0, le=2**53)
-    sequence: int = Field(ge=1, le=2**53)
+    epoch: StrictInt = Field(ge=0, le=2**53)
+    sequence: StrictInt = Field(ge=1, le=2**53)
     kind: ReportKind
     boot_id: str = Field(min_length=1, max_length=64)
     at_monotonic_ms: Monotonic
-    exit_code: int | None = Field(None, ge=-255, le=255)
+    exit_code: StrictInt | None = Field(None, ge=-255, le=255)
     reason: EndReason | None = None
     message: str | None = Field(None, max_length=2000)
 
@@ -126,8 +128,8 @@ class LogChunk(Incoming):
     """Bytes of one attempt's log from `offset`, UTF-8 with replacement; at most 256 KiB. Idempotent by offset."""
 
     allocation_id: AllocationId
-    epoch: int = Field(ge=0, le=2**53)
-    offset: int = Field(ge=0, le=2**53)
+    epoch: StrictInt = Field(ge=0, le=2**53)
+    offset: StrictInt = Field(ge=0, le=2**53)
     data_base64: str = Field(max_length=349_528)
     ended: bool = False
     cut: bool = False
