@@ -36,10 +36,20 @@ def audit(
             tenant_id=caller.tenant_id,
             action=action,
             object=target,
-            before=None if before is None else before.model_dump_json(exclude=_SECRET_FIELDS),
-            after=None if after is None else after.model_dump_json(exclude=_SECRET_FIELDS),
+            before=None if before is None else _shown(before),
+            after=None if after is None else _shown(after),
         )
     )
+
+
+def _shown(model: BaseModel) -> str:
+    return json.dumps(_without_secrets(model.model_dump(mode="json")))
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(inner) for name, inner in value.items() if name not in _SECRET_FIELDS}
+    return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value
 
 
 def audit_hash(previous: bytes, row: dict[str, Any]) -> bytes:

@@ -11,11 +11,15 @@ from millpond_kernel.pausing import end_task
 # Time to gather further commits after a ring, so that one pass serves many of them.
 LINGER_SECONDS = 0.005
 RETRY_SECONDS = 0.5
+# A partition that swallows packets must not hold a relay or a consumer for ever.
+TIMEOUT_SECONDS = 10.0
 
 
 def connect_redis(url: str) -> "Redis":
-    """A Redis client without a read timeout: the library's default of 5 s would end every longer blocking read."""
-    return Redis.from_url(url, socket_timeout=None, socket_connect_timeout=3, health_check_interval=0)
+    """A Redis client that gives up on an answer after ten seconds; a blocking read has to be shorter than that."""
+    return Redis.from_url(
+        url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=3, socket_keepalive=True, health_check_interval=0
+    )
 
 
 class Doorbell:

@@ -4,7 +4,9 @@
 """
 
 import asyncio
-from typing import Protocol
+from typing import Any, Protocol
+
+_ASK_AGAIN_SECONDS = 0.2
 
 
 class Stop(Protocol):
@@ -24,10 +26,15 @@ async def sleep_or_stop(stop: Stop, seconds: float) -> bool:
         return False
 
 
-async def end_task(task: "asyncio.Task[None] | None") -> None:
-    """Cancels a task and waits until it has ended; its outcome does not matter any more."""
-    if task is not None:
+async def end_task(task: "asyncio.Future[Any] | None") -> None:
+    """Cancels a task and waits until it has ended; its outcome does not matter any more.
+
+    Asks again as long as it runs: the Redis client was seen to swallow a cancellation that came while it connected.
+    """
+    if task is None:
+        return
+    while not task.done():
         task.cancel()
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()
+        await asyncio.wait([task], timeout=_ASK_AGAIN_SECONDS)
+    if not task.cancelled():
+        task.exception()

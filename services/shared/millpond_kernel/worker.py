@@ -21,7 +21,7 @@ from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.loops import Loop, LoopRunner
 from millpond_kernel.observability import log
 from millpond_kernel.outbox import Relay, doorbell_channel
-from millpond_kernel.pausing import Stop, sleep_or_stop
+from millpond_kernel.pausing import Stop, end_task, sleep_or_stop
 from millpond_kernel.retention import retention_loop
 from millpond_kernel.settings import ServiceSettings
 from millpond_kernel.streams import Consumer
@@ -124,10 +124,8 @@ async def _run_all(coroutines: Sequence[Awaitable[None]], stop: asyncio.Event, g
     done, _ = await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
     failed = [task for task in done if task is not stopping and task.exception() is not None]
     stop.set()
-    _, pending = await asyncio.wait(tasks, timeout=grace_seconds)
-    for task in [*pending, stopping]:
-        task.cancel()
-    await asyncio.gather(*tasks, stopping, return_exceptions=True)
+    await asyncio.wait(tasks, timeout=grace_seconds)
+    await asyncio.gather(*(end_task(task) for task in [*tasks, stopping]))
     for task in failed:
         error = task.exception()
         assert error is not None
@@ -179,7 +177,7 @@ def _state(running: _Running, unpublished_seconds: float, parked: int) -> tuple[
     loops = {
         loop.name: {
             "failures": loop.failures,
-            "error": loop.last_error,
+            "error": _kind(loop.last_error),
             "seconds_ago": None if loop.last_pass_monotonic is None else round(now - loop.last_pass_monotonic, 1),
         }
         for loop in running.loops
@@ -197,7 +195,12 @@ def _state(running: _Running, unpublished_seconds: float, parked: int) -> tuple[
             return state, f"{name} is {lag} events behind"
     for loop in running.loops:
         if loop.failures >= 3:
-            return state, f"the loop {loop.name} fails: {loop.last_error}"
+            return state, f"the loop {loop.name} fails: {_kind(loop.last_error)}"
     if parked:
         return state, f"{parked} events are parked; see `millpond dead-letters`"
     return state, None
+
+
+def _kind(error: str | None) -> str | None:
+    """The kind of an error. Anybody may read how a service is; what an error says may name a tenant's things."""
+    return None if error is None else error.partition(":")[0]

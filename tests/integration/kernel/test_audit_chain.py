@@ -1,6 +1,9 @@
 """The audit trail is a chain: what was changed or taken out afterwards is found."""
 
+from typing import Any
+
 import pytest
+from pydantic import BaseModel
 
 from millpond_contracts.bodies.tenants import Role
 from millpond_contracts.ids import TenantId
@@ -10,6 +13,15 @@ from millpond_kernel.tenancy import Principal
 from tests.integration.kernel.stage import Stage, run_as_owner
 
 pytestmark = pytest.mark.integration
+
+
+class Thing(BaseModel):
+    """Something with secrets at every depth."""
+
+    name: str
+    secret: str
+    parts: list[dict[str, Any]]
+
 
 CALLER = Principal(Role.OPERATOR, "operator:somebody", 0.0)
 
@@ -50,9 +62,11 @@ async def test_chain_when_a_row_was_taken_out_then_found(stage: Stage, seq: int)
 async def test_entry_when_recorded_then_secrets_stay_out_and_the_tenant_stands_in_it(stage: Stage) -> None:
     tenant = TenantId.new()
     caller = Principal(Role.TENANT_ADMIN, "tenant_admin:x", 0.0, tenant_id=tenant)
+    after = Thing(name="n", secret="s3cret", parts=[{"name": "p", "env": {"KEY": "s3cret"}, "command": ["s3cret"]}])
     async with stage.publisher.begin(caller.scope) as unit:
-        audit(unit, caller, "thing.change", "thing/1")
+        audit(unit, caller, "thing.change", "thing/1", after=after)
     async with stage.publisher.begin(SYSTEM) as unit:
         row = await unit.fetchrow("SELECT * FROM audit")
     assert row is not None
     assert (row["tenant_id"], row["actor"], row["seq"]) == (tenant, "tenant_admin:x", None)
+    assert row["after"] == {"name": "n", "parts": [{"name": "p"}]}

@@ -38,3 +38,22 @@ async def test_end_task_when_the_task_fails_or_never_started_then_it_returns() -
     await asyncio.sleep(0)
     await end_task(failed)
     assert failed.done()
+
+
+async def test_end_task_when_the_task_swallows_a_cancellation_then_asked_again() -> None:
+    swallowed = 0
+
+    async def stubborn() -> None:
+        nonlocal swallowed
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                swallowed += 1
+                if swallowed == 2:
+                    raise
+
+    task = asyncio.create_task(stubborn())
+    await asyncio.sleep(0)
+    await end_task(task)
+    assert (task.cancelled(), swallowed) == (True, 2)
