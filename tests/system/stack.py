@@ -160,17 +160,17 @@ class Stack:
             self._agent = None
         if self._process is None:
             return 0
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+        process, self._process = self._process, None
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
         try:
-            code = self._process.wait(timeout_seconds)
+            return process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
             raise StackFailed(f"`millpond up` did not stop:\n{self.describe()}") from None
         finally:
-            self._process = None
-        return code
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
     def wait_for_end(self, timeout_seconds: float = 60.0) -> int:
         """Waits until something else has stopped it; its exit code."""

@@ -16,7 +16,8 @@ from tests.system.client import Caller, make_tenant, open_caller, publish_prices
 from tests.system.load import Load, attempts_of
 from tests.system.stack import Stack
 
-pytestmark = pytest.mark.system
+# A stack's start and stop count as well; a machine that does other things takes thrice as long.
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 SERVICES = ("registry", "quota", "scheduler", "billing")
 PROCESSES = (*(f"{kind}-{name}" for kind in ("http", "worker") for name in SERVICES), "celery", "gateway", "agent")
