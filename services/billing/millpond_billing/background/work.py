@@ -22,9 +22,8 @@ async def close_statements(database: Database, statement_id: StatementId) -> int
     closed = 0
     following: StatementId | None = statement_id
     while following is not None:
-        now = await database.now()
         async with database.begin(SYSTEM) as unit:
-            view = await close_statement(unit, following, now)
+            view = await close_statement(unit, following)
             if view is None:
                 return closed
             following = await statements.find_next_queued(unit, view.tenant_id)

@@ -94,7 +94,7 @@ def _view(statement: Statement, timezone: str, as_of: datetime, count: int) -> S
     )
 
 
-async def close_statement(unit: UnitOfWork, statement_id: StatementId, now: datetime) -> StatementView | None:
+async def close_statement(unit: UnitOfWork, statement_id: StatementId) -> StatementView | None:
     """Closes a queued statement: slices of running work, the exact sum, the next number, the digest. Once, for good.
 
     None when another worker has it, it is closed, or something before it is not settled; it then stays queued.
@@ -121,7 +121,7 @@ async def close_statement(unit: UnitOfWork, statement_id: StatementId, now: date
             "state": StatementState.CLOSED,
             "number": await rows.next_number(unit),
             "digest": statement.digest,
-            "closed_at": now,
+            "closed_at": await unit.fetchval("SELECT clock_timestamp()"),
         }
     )
     await rows.save_closed(unit, view)
