@@ -15,7 +15,18 @@ pytestmark = pytest.mark.unit
 
 
 def test_transitions_when_listed_then_cover_every_state_of_every_noun() -> None:
-    assert set(TRANSITIONS) == {*JobState, *TaskState, *AllocationState}
+    assert {noun: list(table) for noun, table in TRANSITIONS.items()} == {
+        noun: list(noun) for noun in (JobState, TaskState, AllocationState)
+    }
+    for noun, table in TRANSITIONS.items():
+        assert all(type(state) is noun for edges in table.values() for state in edges)
+
+
+def test_transition_when_two_nouns_write_a_state_alike_then_each_keeps_its_own_edges() -> None:
+    assert transition(TaskState.BOUND, TaskState.STARTING) is TaskState.STARTING
+    assert transition(AllocationState.BOUND, AllocationState.ACTIVE) is AllocationState.ACTIVE
+    with pytest.raises(IllegalTransition):
+        transition(JobState.PENDING, JobState.PENDING)
 
 
 @pytest.mark.parametrize("current", [*JobState, *TaskState, *AllocationState])
@@ -23,7 +34,7 @@ def test_transition_when_states_are_of_one_noun_then_only_the_table_decides(
     current: JobState | TaskState | AllocationState,
 ) -> None:
     for wanted in type(current):
-        if wanted in TRANSITIONS[current]:
+        if wanted in TRANSITIONS[type(current)][current]:
             assert transition(current, wanted) is wanted  # type: ignore[type-var]
         else:
             with pytest.raises(IllegalTransition, match=f"'{current.value}' cannot become '{wanted.value}'"):

@@ -20,7 +20,7 @@ class IllegalTransition(Exception):
         self.wanted = wanted
 
 
-TRANSITIONS: Mapping[StrEnum, frozenset[StrEnum]] = {
+_JOB: Mapping[StrEnum, frozenset[StrEnum]] = {
     JobState.PENDING: frozenset(
         {
             JobState.RUNNING,  # the first of its tasks runs
@@ -39,6 +39,9 @@ TRANSITIONS: Mapping[StrEnum, frozenset[StrEnum]] = {
     JobState.SUCCEEDED: frozenset(),
     JobState.FAILED: frozenset(),
     JobState.CANCELLED: frozenset(),
+}
+
+_TASK: Mapping[StrEnum, frozenset[StrEnum]] = {
     TaskState.PENDING: frozenset(
         {
             TaskState.BOUND,  # a plan with its allocation was committed
@@ -87,6 +90,9 @@ TRANSITIONS: Mapping[StrEnum, frozenset[StrEnum]] = {
     TaskState.CANCELLED: frozenset(),
     TaskState.PREEMPTED: frozenset(),
     TaskState.LOST: frozenset(),
+}
+
+_ALLOCATION: Mapping[StrEnum, frozenset[StrEnum]] = {
     AllocationState.BOUND: frozenset(
         {
             AllocationState.ACTIVE,  # the agent confirmed the process with its devices: billing starts
@@ -108,6 +114,13 @@ TRANSITIONS: Mapping[StrEnum, frozenset[StrEnum]] = {
     AllocationState.RELEASED: frozenset(),
 }
 
+# By noun: states of two nouns that are written alike are equal as strings, and one key in a common table.
+TRANSITIONS: Mapping[type[StrEnum], Mapping[StrEnum, frozenset[StrEnum]]] = {
+    JobState: _JOB,
+    TaskState: _TASK,
+    AllocationState: _ALLOCATION,
+}
+
 State = TypeVar("State", JobState, TaskState, AllocationState)
 
 
@@ -117,14 +130,14 @@ def transition(current: State, wanted: State) -> State:
     Raises:
         IllegalTransition: `wanted` may not follow `current`; a state may never follow itself.
     """
-    if wanted not in TRANSITIONS[current]:
+    if wanted not in TRANSITIONS[type(current)][current]:
         raise IllegalTransition(current, wanted)
     return wanted
 
 
 def is_final(state: JobState | TaskState | AllocationState) -> bool:
     """Whether nothing can follow this state."""
-    return not TRANSITIONS[state]
+    return not TRANSITIONS[type(state)][state]
 
 
 def job_state_from_tasks(

@@ -167,9 +167,7 @@ class Life:
         self.retries = wants and self.record.attempt <= retry.max and not self.job.cancel_requested
 
     def _move_task(self, wanted: TaskState) -> None:
-        if is_final(self.task_state):
-            raise IllegalTransition(self.task_state, wanted)
-        self.task_state = wanted
+        self.task_state = transition(self.task_state, wanted)
         self.task_changed = self.job.touched = True
 
     def _emit(self, event: type[AllocationEvent], at: datetime) -> None:
@@ -265,8 +263,7 @@ async def settle_jobs(unit: UnitOfWork, locks: dict[JobId, JobLock], now: dateti
         after = job_state_from_tasks(states, has_run=before is JobState.RUNNING, cancel_requested=lock.cancel_requested)
         if after is before:
             continue
-        if is_final(before):
-            raise IllegalTransition(before, after)
+        transition(before, after)
         reason, message = await _job_end(unit, job, lock, after)
         row = await unit.fetchrow(
             "UPDATE job SET state = $2, state_since = $3, reason = $4, message = $5, started_at = $6,"
