@@ -23,7 +23,7 @@ def limits(cpu: int, memory: int = 0, devices: int = 0) -> Limits:
 def capacity(cpu: int, memory: int) -> PoolCapacity:
     hosts = [
         {"resource": name, "total": total, "unschedulable": 0, "allocated": 0, "reserved": 0, "available": total}
-        for name, total in (("cpu_milli", cpu), ("memory_mib", memory))
+        for name, total in (("cpu", cpu), ("memory", memory))
     ]
     fields = {
         "pool_id": PoolId.new(),
@@ -48,4 +48,3 @@ def test_find_shortfalls_when_one_milli_beyond_then_named() -> None:
 def test_find_shortfalls_when_flavor_is_absent_then_capacity_zero() -> None:
     (found,) = find_shortfalls([limits(0, devices=1000)], capacity(1900, 1024))
     assert (found.resource, found.flavor, found.capacity) == ("device", "h100", 0)
-

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from millpond_contracts.bodies.nodes import PoolCapacity
 from millpond_contracts.bodies.tenants import Limits
 
-# Capacity names its host resources with their units, limits without.
-_HOST_RESOURCES = {"cpu_milli": "cpu", "memory_mib": "memory"}
-
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
@@ -34,9 +31,7 @@ def registered_amounts(capacity: PoolCapacity | None) -> Mapping[tuple[str, str 
     """(resource, flavor) -> registered amount of a pool; nothing when no machine has joined yet."""
     if capacity is None:
         return {}
-    amounts: dict[tuple[str, str | None], int] = {
-        (_HOST_RESOURCES.get(host.resource, host.resource), None): host.total for host in capacity.hosts
-    }
+    amounts: dict[tuple[str, str | None], int] = {(host.resource, None): host.total for host in capacity.hosts}
     amounts.update({("device", figures.flavor): figures.total for figures in capacity.devices})
     return amounts
 
