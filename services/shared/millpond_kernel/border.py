@@ -64,7 +64,9 @@ class Border:
                     check_json(body)
             except ProblemError as error:
                 response = problem_response(error.code, error.detail)
-                response.headers["Connection"] = "close"
+                if error.code is ErrorCode.BODY_TOO_LARGE:
+                    # The rest of the body is not read, so nothing can follow it on this connection.
+                    response.headers["Connection"] = "close"
                 await response(scope, receive, send)
                 return
             if body is None:

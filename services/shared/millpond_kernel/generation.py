@@ -1,18 +1,11 @@
 """Compare-and-swap on generations: two parties may change an object, the second learns that it was late."""
 
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from fastapi import Depends, Header
 
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.problem import ProblemError
-
-
-class HasGeneration(Protocol):
-    """Anything with a generation."""
-
-    @property
-    def generation(self) -> int: ...
 
 
 def etag(generation: int) -> str:

@@ -1,13 +1,11 @@
 """What a service does with another's events (`Consumer`), and how it reads them: stream, feed, snapshots."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from millpond_contracts.events import EVENT_TYPES, Envelope, Event
+from millpond_contracts.events import Envelope, Event
 from millpond_kernel.clients import ServiceAway, ServiceClient, json_of
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.observability import ALARMS, log
@@ -177,19 +175,3 @@ def stream_fields(reply: Any) -> list[dict[bytes, bytes]]:
     if entries and isinstance(entries[0], list) and entries[0] and isinstance(entries[0][0], tuple | list):
         entries = [entry for group in entries for entry in group]
     return [fields for _, fields in entries]
-
-
-def parse_event(envelope: Envelope) -> Event | None:
-    """The typed event of an envelope, or None for a type this version does not know."""
-    cls = EVENT_TYPES.get(envelope.type)
-    return None if cls is None else cls.model_validate(envelope.body)
-
-
-async def wait_until_applied(consumer: Consumer, seq: int, timeout_seconds: float = 10.0) -> bool:
-    """Whether the consumer has applied `seq` within the time; for tests and the demo."""
-    deadline = time.monotonic() + timeout_seconds
-    while consumer.applied_seq < seq:
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.01)
-    return True
