@@ -10,7 +10,7 @@ from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.tenants import Limit
 from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement
 from millpond_contracts.ids import TaskId
-from millpond_scheduler.domain.explain import Explanation, explain
+from millpond_scheduler.domain.explain import Explanation, amount_in_words, explain
 from millpond_scheduler.domain.verdicts import Reason
 
 pytestmark = pytest.mark.unit
@@ -58,7 +58,7 @@ def test_explanation_when_a_limit_blocks_then_tells_the_limit_and_by_how_much() 
     assert told.counts == {Reason.PLACEABLE: 1}
     (line,) = [line for line in told.admission if line.flavor == "a100"]
     assert (line.limit, line.used, line.borrowed, line.requested, line.missing) == (1500, 1000, 0, 1000, 500)
-    assert told.would_unblock[0].action.startswith("raise the limit of device/a100 by 500 milli")
+    assert told.would_unblock[0].action.startswith("raise the limit of device/a100 by 0.5 devices")
 
 
 def test_explanation_when_only_the_limited_flavor_has_room_then_the_limit_is_the_reason() -> None:
@@ -71,7 +71,7 @@ def test_explanation_when_only_the_limited_flavor_has_room_then_the_limit_is_the
     told = explained(world, task)
     assert told.dominant is rejection.reason is Reason.LIMIT_REACHED
     assert told.counts == rejection.counts == {Reason.PLACEABLE: 1, Reason.NOT_ENOUGH_DEVICES: 1}
-    assert told.would_unblock[0].action.startswith("raise the limit of device/a100 by 500 milli")
+    assert told.would_unblock[0].action.startswith("raise the limit of device/a100 by 0.5 devices")
 
 
 def test_explanation_when_another_pool_has_other_flavors_then_only_limits_of_this_pool_are_told() -> None:
@@ -95,7 +95,7 @@ def test_explanation_when_others_are_guaranteed_what_is_free_then_says_so() -> N
     (task,) = world.submit(request(cpu=8_000))
     told = explained(world, task)
     assert told.dominant is Reason.GUARANTEE_OF_OTHERS
-    assert told.would_unblock[0].action.startswith("raise the guarantee of cpu by 4000 milli")
+    assert told.would_unblock[0].action.startswith("raise the guarantee of cpu by 4 cores")
 
 
 def test_explanation_when_matching_nodes_take_no_work_then_names_one_to_open() -> None:
@@ -167,3 +167,31 @@ def test_explanation_when_the_pool_has_ten_thousand_nodes_then_takes_less_than_f
         best = min(best, time.thread_time() - begin)
     assert told.counts == {Reason.NOT_ENOUGH_DEVICES: 10_000}
     assert best < 0.05
+
+
+def test_explanation_when_no_node_could_ever_hold_it_then_hardware_is_the_reason_and_not_the_limit() -> None:
+    pools = [virtual_pool(1, TENANT, cpu=Limit(guaranteed=8_000))]
+    world = World.of(node(1, cpu=64_000), pools=pools)
+    (task,) = world.submit(request(cpu=65_000))
+    told = explained(world, task)
+    assert told.dominant is Reason.NOT_ENOUGH_CPU
+    assert not told.could_ever_fit
+    assert told.would_unblock[0].action.startswith("add a node")
+    assert any(each.action.startswith("raise the limit of cpu") for each in told.would_unblock)
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "words"),
+    [
+        ("cpu", 1000, "1 core"),
+        ("cpu", 1500, "1.5 cores"),
+        ("cpu", 1, "0.001 cores"),
+        ("memory", 6144, "6 GiB"),
+        ("memory", 6145, "6145 MiB"),
+        ("memory", 0, "0 MiB"),
+        ("device", 2000, "2 devices"),
+        ("device", 250, "0.25 devices"),
+    ],
+)
+def test_amount_in_words_when_told_to_people_then_exact_in_their_units(resource: str, amount: int, words: str) -> None:
+    assert amount_in_words(resource, amount) == words

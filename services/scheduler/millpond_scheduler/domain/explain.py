@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 
 import numpy as np
 
-from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI, plain_decimal
 from millpond_scheduler.domain import checks, policy, shapes
 from millpond_scheduler.domain.admission import Ledger
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
@@ -153,16 +154,26 @@ def _suggest(
 
 def _raise_limit(line: AdmissionLine) -> Unblock:
     name = line.resource if line.flavor is None else f"{line.resource}/{line.flavor}"
-    unit = "MiB" if line.resource == "memory" else "milli"
+    missing = amount_in_words(line.resource, line.missing)
     if line.used + line.requested <= line.limit:
         return Unblock(
-            f"raise the guarantee of {name} by {line.missing} {unit}, or wait for others to end work",
+            f"raise the guarantee of {name} by {missing}, or wait for others to end work",
             "the virtual pool then no longer borrows what is guaranteed to others",
         )
+    wanted = amount_in_words(line.resource, line.used + line.requested)
     return Unblock(
-        f"raise the limit of {name} by {line.missing} {unit}, or end work of this virtual pool that holds as much",
-        f"the limit would be {line.used + line.requested} {unit} instead of {line.limit}",
+        f"raise the limit of {name} by {missing}, or end work of this virtual pool that holds as much",
+        f"the limit would be {wanted} instead of {amount_in_words(line.resource, line.limit)}",
     )
+
+
+def amount_in_words(resource: str, amount: int) -> str:
+    """An amount in milli (or MiB of memory) as people say it, exact: `1.5 cores`, `6 GiB`, `2 devices`."""
+    if resource == "memory":
+        return f"{amount // 1024} GiB" if amount and amount % 1024 == 0 else f"{amount} MiB"
+    number = plain_decimal(Decimal(amount).scaleb(-3))
+    noun = "core" if resource == "cpu" else "device"
+    return f"{number} {noun}" if amount == 1000 else f"{number} {noun}s"
 
 
 def _open_nodes(snapshot: Snapshot, candidates: Candidates) -> list[Unblock]:
@@ -194,9 +205,9 @@ def _free_node(snapshot: Snapshot, candidates: Candidates, row: int) -> list[Unb
     elif lack:
         parts.append(f"room for the slice on one device ({lack} milli short)")
     if (cpu := request.cpu_milli - int(columns.cpu_free[row])) > 0:
-        parts.append(f"{cpu} milli of CPU")
+        parts.append(amount_in_words("cpu", cpu))
     if (memory := request.memory_mib - int(columns.memory_free[row])) > 0:
-        parts.append(f"{memory} MiB of memory")
+        parts.append(f"{amount_in_words('memory', memory)} of memory")
     if not parts:
         return []
     return [Unblock(f"release {', '.join(parts)} on node {record.name or record.id}", "the task then fits there")]
