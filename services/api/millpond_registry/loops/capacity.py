@@ -8,12 +8,11 @@ from millpond_kernel.db import SYSTEM
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.loops import Loop
 from millpond_kernel.observability import log
+from millpond_kernel.streams import read_snapshot
 from millpond_kernel.worker import WorkerKernel
 from millpond_registry.store import allocations, capacity
 from millpond_registry.usecases import capacity as usecases
 
-LIVE_ALLOCATIONS = "/internal/v1/snapshot/scheduler/live-allocations"
-PAGE = 1000
 RELEASED_HOURS = 24
 
 
@@ -65,17 +64,12 @@ class CapacityCount:
                     log.warning("allocations_repaired", rows=wrong)
 
     async def _scheduler_allocations(self) -> tuple[int, list[dict[str, Any]]]:
-        client, after, as_of = self._kernel.clients["scheduler"], "", None
+        as_of: list[int] = []
         live: list[dict[str, Any]] = []
-        while True:
-            page = await client.get_json(
-                "/internal/v1/snapshot/scheduler/live-allocations", {"after": after, "limit": PAGE}
-            )
-            as_of = int(page["as_of_seq"]) if as_of is None else as_of
-            live.extend(page["items"])
-            if not page["next"]:
-                return as_of, live
-            after = str(page["next"])
+        async for seq, items in read_snapshot(self._kernel.clients["scheduler"], "scheduler", "live-allocations"):
+            as_of.append(seq)
+            live += items
+        return min(as_of), live
 
 
 def count_capacity(kernel: WorkerKernel, interval_seconds: float, recount_seconds: float) -> Loop:

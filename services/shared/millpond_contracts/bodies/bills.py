@@ -19,7 +19,7 @@ from millpond_contracts.ids import (
     StatementId,
     TenantId,
 )
-from millpond_contracts.quantities import Currency, ExactDecimal, Instant, Labels, Money, Name
+from millpond_contracts.quantities import Currency, ExactDecimal, Instant, Money
 
 Sku = Annotated[
     str, StringConstraints(pattern=r"^(device|cpu|memory)/[a-z0-9*][a-z0-9._-]{0,62}/(on_demand|reserved|off_peak)$")
@@ -155,13 +155,6 @@ class ExportView(Outgoing):
     error: str | None
     created_at: Instant
     generation: int
-
-
-class PriceBookView(Outgoing):
-    price_book_id: PriceBookId
-    name: Name
-    tenant_id: TenantId | None
-    labels: Labels
 
 
 class ConservationLine(Outgoing):

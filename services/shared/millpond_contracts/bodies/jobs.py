@@ -26,7 +26,6 @@ from millpond_contracts.quantities import (
     CpuMilli,
     DeviceMilli,
     Instant,
-    LabelKey,
     Labels,
     MemoryMib,
     Name,
@@ -392,8 +391,3 @@ class LogPage(Outgoing):
     text: str
     ended: bool
     cut: bool = Field(description="the middle was left out because the log passed its limit")
-
-
-class LabelFilter(Incoming):
-    key: LabelKey
-    value: str | None = None

@@ -9,7 +9,6 @@ from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.ids import DeviceId, JoinTokenId, NodeId, PoolId, TenantId
 from millpond_contracts.quantities import (
-    CpuMilli,
     DeviceMilli,
     Generation,
     Instant,
@@ -392,8 +391,3 @@ class MoveRequest(Incoming):
 
     pool_id: PoolId
     deadline_seconds: Seconds = 3600
-
-
-class CpuAndMemory(Outgoing):
-    cpu_milli: CpuMilli
-    memory_mib: MemoryMib
