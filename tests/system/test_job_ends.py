@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tests.system.checker import assert_sound
@@ -131,4 +132,56 @@ async def _explained(world: World, job_id: str) -> Any:
 async def _cancel_pending(world: World, job_id: str) -> None:
     await world.tenant.caller("POST", f"/v1/jobs/{job_id}/cancel", expect=200)
     assert (await wait_for_job(world.tenant, job_id))["state"] == "cancelled"
+    await assert_sound(world.stack, world.operator, world.history)
+
+
+# Each is made, must be found, and is taken back: (falsify, restore, what the checker says of it).
+FALSIFICATIONS = (
+    (
+        "UPDATE billing.segment SET end_at = end_at - interval '1 ms' WHERE id = (SELECT max(id::text)::uuid"
+        " FROM billing.segment WHERE kind = 'active')",
+        "UPDATE billing.segment SET end_at = end_at + interval '1 ms' WHERE id = (SELECT max(id::text)::uuid"
+        " FROM billing.segment WHERE kind = 'active')",
+        "expected",
+    ),
+    (
+        "UPDATE scheduler.allocation SET released_at = released_at + interval '1 h' WHERE released_at IS NOT NULL",
+        "UPDATE scheduler.allocation SET released_at = released_at - interval '1 h' WHERE released_at IS NOT NULL",
+        "events and allocations differ",
+    ),
+    (
+        "UPDATE quota.audit SET action = 'forged.' || action WHERE seq = 2",
+        "UPDATE quota.audit SET action = substr(action, 8) WHERE seq = 2",
+        "the audit chain breaks at 2",
+    ),
+    (
+        "UPDATE quota.outbox SET seq = -1 WHERE seq = 1",
+        "UPDATE quota.outbox SET seq = 1 WHERE seq = -1",
+        "the outbox is not dense",
+    ),
+    (
+        "UPDATE scheduler.job SET state = 'succeeded' WHERE name = 'sound'; UPDATE scheduler.task SET state = 'lost'"
+        " WHERE job_id IN (SELECT id FROM scheduler.job WHERE name = 'sound')",
+        "UPDATE scheduler.task SET state = 'succeeded'"
+        " WHERE job_id IN (SELECT id FROM scheduler.job WHERE name = 'sound')",
+        "job sound is succeeded, 0 of 1 succeeded",
+    ),
+)
+
+
+async def test_checker_when_the_books_are_falsified_then_finds_it(world: World) -> None:
+    job_id = await world.submit("sound", "/bin/sleep", "1")
+    assert (await wait_for_job(world.tenant, job_id))["state"] == "succeeded"
+    await assert_sound(world.stack, world.operator, world.history)
+    connection = await asyncpg.connect(world.stack.owner_url)
+    try:
+        for falsify, restore, finding in FALSIFICATIONS:
+            await connection.execute(falsify)
+            try:
+                with pytest.raises(AssertionError, match=finding):
+                    await assert_sound(world.stack, world.operator, world.history, quiet_seconds=5)
+            finally:
+                await connection.execute(restore)
+    finally:
+        await connection.close()
     await assert_sound(world.stack, world.operator, world.history)

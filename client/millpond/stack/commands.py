@@ -91,6 +91,10 @@ def up(
     except StackError as error:
         _errors.print(f"[bold red]millpond up:[/bold red] {error}", highlight=False)
         raise typer.Exit(1) from error
+    except KeyboardInterrupt as interrupt:
+        # Before the supervisor listens, such as while a database is being made.
+        console.print("stopped before it had started; nothing is left running", highlight=False)
+        raise typer.Exit(130) from interrupt
     console.print("stopped; nothing is left running", highlight=False)
 
 
