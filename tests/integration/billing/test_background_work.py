@@ -103,7 +103,7 @@ async def test_export_and_statement_when_a_real_worker_runs_then_ready_closed_an
     assert [(row["segment_id"], row["kind"], row["amount"]) for row in rows] == [
         (one["segment_id"], one["kind"], one["amount"]["amount"]) for one in charges
     ]
-    assert {row["job_name"] for row in rows} == {"train", "'=cmd()", "-1+2", "a,b"}
+    assert {row["job_name"] for row in rows} == {"train", "'=cmd()", "'-1+2", "a,b"}
     owed = sum(Decimal(row["amount"]) for row in rows)
     assert owed + Decimal(statement["subtotals"]["rounding"]["amount"]) == Decimal(statement["total"]["amount"])
     await assert_resumes(caller, made["export_id"], content.content, built["digest"])

@@ -129,6 +129,9 @@ async def test_requests_when_malformed_then_problem_and_no_change(stage: Stage) 
         answer = await caller("GET", path)
         assert (path, answer.status_code) == (path, status)
         assert answer.headers["content-type"] == "application/problem+json"
+    for start in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2024-02-01T00:00:00Z"):
+        refused = await caller("POST", "/v1/exports", {"period_start": start})
+        assert (start, refused.status_code, refused.json()["code"]) == (start, 422, "billing.statement.period")
     foreign_cursor = await caller("GET", "/v1/price-books?limit=1")
     assert foreign_cursor.status_code == 200
     assert (await stage.operator("GET", "/v1/charges")).status_code == 422

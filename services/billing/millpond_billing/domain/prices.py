@@ -1,7 +1,8 @@
 """Versioned price books: immutable versions, one in force per scope at an instant, the public list behind them."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Self
 
@@ -91,6 +92,16 @@ class PriceBook:
     """All versions ever published, of the public list and of tenants."""
 
     versions: tuple[PriceVersion, ...]
+    # Between two changes of any version every price stays what it is, so each is looked for once.
+    _changes: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _found: dict[tuple[Sku, TenantId | None, int], Price] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        ends = {version.valid_to for version in self.versions if version.valid_to is not None}
+        changes = tuple(sorted(ends | {version.valid_from for version in self.versions}))
+        object.__setattr__(self, "_changes", changes)
 
     def publish(self, version: PriceVersion, now: int) -> "PriceBook":
         """The book with one more version; an open version of the same scope ends where the new one begins.
@@ -120,6 +131,13 @@ class PriceBook:
         Raises:
             PriceMissing: no version prices it.
         """
+        key = (sku, tenant_id, bisect_right(self._changes, instant))
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._find_price(sku, tenant_id, instant)
+        return found
+
+    def _find_price(self, sku: Sku, tenant_id: TenantId | None, instant: int) -> Price:
         in_force = [version for version in self.versions if version.holds_at(instant)]
         for wanted in dict.fromkeys((sku, sku.any_flavor())):
             for scope in dict.fromkeys((tenant_id, None)):

@@ -2,7 +2,11 @@
 
 from collections.abc import Iterable
 
+import asyncpg
+
+from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
+from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
 _PRICES = "hashtextextended('billing.prices', 0)"
@@ -20,8 +24,19 @@ async def lock_for_rating(unit: UnitOfWork, tenant_ids: Iterable[TenantId]) -> N
 
 
 async def lock_for_publishing(unit: UnitOfWork) -> None:
-    """Lets nobody rate or publish meanwhile: what is rated already happened before this moment."""
-    await unit.execute(f"SELECT pg_advisory_xact_lock({_PRICES})")
+    """Lets nobody rate or publish meanwhile: what is rated already happened before this moment.
+
+    Raises:
+        ProblemError: 503: somebody rates for longer than this transaction waits.
+    """
+    try:
+        await unit.execute(f"SELECT pg_advisory_xact_lock({_PRICES})")
+    except asyncpg.LockNotAvailableError as error:
+        raise ProblemError(
+            ErrorCode.DEPENDENCY_AWAY,
+            "Statements are being closed. Nothing was changed; try again.",
+            retry_after_seconds=5,
+        ) from error
 
 
 async def lock_for_closing(unit: UnitOfWork, tenant_id: TenantId) -> None:

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from millpond_contracts.ids import ExportId
 from millpond_kernel.uow import UnitOfWork
 
 PAGE = 1000
+_FORMULA = re.compile(r"[=@+\-\t\r\n]")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,4 @@ def _csv(lines: Iterable[list[str]]) -> bytes:
 
 def _safe(cell: str) -> str:
     """A cell that no spreadsheet takes for a formula; numbers stay as they are."""
-    if cell[:1] in ("=", "@", "+", "\t", "\r") or (cell[:1] == "-" and not cell[1:2].isdigit()):
-        return f"'{cell}"
-    return cell
+    return f"'{cell}" if _FORMULA.match(cell) and not _NUMBER.fullmatch(cell) else cell

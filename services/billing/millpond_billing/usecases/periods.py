@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from millpond_billing.domain.periods import Calendar, Period, following_period
 from millpond_billing.domain.timeline import instant_of, moment_of
@@ -13,6 +13,9 @@ from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
+
+# No period is older; and an instant near the ends of the calendar could not be converted.
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ async def find_period(unit: UnitOfWork, tenant: TenantView, start: datetime | No
     Raises:
         ProblemError: 422 `billing.statement.period`: `start` is no period start of this tenant, or not reached yet.
     """
-    if start is not None:
+    if start is not None and _EARLIEST <= start <= now:
         kept = await rows.find_period_row(unit, tenant.tenant_id, start)
         if kept is not None:
             return kept.period
