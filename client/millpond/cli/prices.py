@@ -119,7 +119,7 @@ def set_prices(
     For example: millpond price set cpu=0.10 memory=0.02 h100-sxm=20 device=5
 
     Per hour of one core, one GiB, one device of a flavor, one device of any other flavor. A version is in force until
-    the next one and never changes; what runs keeps the prices that it began with.
+    the next one and never changes. From its start it holds for what runs as well; what was used before keeps its price.
     """
     client = connect(context)
     if file is not None:
