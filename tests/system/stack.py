@@ -42,6 +42,7 @@ class Stack:
     base: Path
     port: int
     split: bool
+    more_arguments: tuple[str, ...] = ()
     _process: subprocess.Popen[bytes] | None = None
     _agent: subprocess.Popen[bytes] | None = None
 
@@ -117,7 +118,8 @@ class Stack:
     def up_arguments(self, *, join: bool = True) -> tuple[str, ...]:
         """The arguments with which this stack is started."""
         chosen = (("--split",) if self.split else ()) + (() if join else ("--no-node",))
-        return ("up", "--data-dir", str(self.paths.folder), "--port", str(self.port), "--stop-tasks", *chosen)
+        where = ("--data-dir", str(self.paths.folder), "--port", str(self.port))
+        return ("up", *where, "--stop-tasks", *chosen, *self.more_arguments)
 
     def start(self, timeout_seconds: float = 90.0, *, join: bool = True) -> None:
         """Starts it, with this machine as a node unless told otherwise, and returns when it says that it is ready."""

@@ -1,9 +1,14 @@
 """`millpond up` in its compact form: from nothing to a bill, down without a trace, and up again without a loss."""
 
+import asyncio
+import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from millpond.stack.ephemeral import EphemeralEngines
+from tests.integration.databases import create, with_database
 from tests.system.checker import assert_sound
 from tests.system.client import (
     History,
@@ -19,6 +24,32 @@ from tests.system.client import (
 from tests.system.stack import Stack
 
 pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def on_given_engines() -> Iterator[Stack]:
+    """A compact stack on a PostgreSQL and a Redis that run already."""
+    with EphemeralEngines() as engines:
+        name = f"mp_given_{uuid.uuid4().hex[:8]}"
+        asyncio.run(create(engines.postgres_url, name))
+        stack = Stack.make(split=False)
+        url = with_database(engines.postgres_url, name)
+        stack.more_arguments = ("--database-url", url, "--redis-url", engines.redis_url)
+        try:
+            stack.start()
+            yield stack
+        finally:
+            stack.close()
+
+
+async def test_stack_when_given_its_engines_then_starts_none_and_works_on_them(on_given_engines: Stack) -> None:
+    history = History()
+    assert not {"postgres", "valkey"} & on_given_engines.processes().keys()
+    async with open_caller(on_given_engines.url, on_given_engines.operator_key) as operator:
+        tenant = await make_tenant(operator, "guest")
+        job_id = await submit(tenant, history, job_body(tenant.virtual_pool, "visit", ("/bin/true",)))
+        assert (await wait_for_job(tenant, job_id))["state"] == "succeeded"
+        await assert_sound(on_given_engines, operator, history)
 
 
 async def _statement(tenant: Tenant) -> Any:
