@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from millpond.cli import (
-    accounts,
     bills,
     events,
     following,
@@ -18,6 +17,7 @@ from millpond.cli import (
     nodes,
     pools,
     prices,
+    profiles,
     submitting,
     tenants,
 )
@@ -66,7 +66,7 @@ def choose(
 for module in (submitting, jobs, following, nodes, pools, joining, tenants, keys, limits, bills, prices):
     module.register(app)
 stack.register(app)
-for module in (health, accounts, events):
+for module in (health, profiles, events):
     module.register(app)
 
 
