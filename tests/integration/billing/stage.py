@@ -208,13 +208,16 @@ class Stage:
 
         async def caught_up() -> bool:
             async with self.databases[publisher].begin(SYSTEM) as unit:
-                wanted = await unit.fetchval("SELECT coalesce(max(seq), 0) FROM outbox")
-                waiting = await unit.fetchval("SELECT count(*) FROM outbox WHERE seq IS NULL")
+                # One statement: the relay numbers rows meanwhile.
+                row = await unit.fetchrow(
+                    "SELECT coalesce(max(seq), 0) AS wanted, count(*) - count(seq) AS waiting FROM outbox"
+                )
+            assert row is not None
             async with self.billing.begin(SYSTEM) as unit:
                 seq = await unit.fetchval(
                     "SELECT seq FROM cursor WHERE consumer = $1 AND publisher = $2", consumer, publisher
                 )
-            return not waiting and seq == wanted
+            return not row["waiting"] and seq == row["wanted"]
 
         await eventually(caught_up)
 
