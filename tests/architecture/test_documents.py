@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.architecture.tree import ROOT, shown
+from tests.architecture.tree import ROOT, python_files, shown
 
 pytestmark = pytest.mark.architecture
 
 RECORDS = ROOT / "docs" / "decisions"
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)")
+CITED = re.compile(r"\b[Dd]ecisions? (\d{1,3}(?:(?:, | and | to )\d{1,3})*)\b")
 BUILDERS = sorted([*(ROOT / "tools").glob("build_*.py"), *(ROOT / "openapi").glob("build.py")])
 
 
@@ -27,6 +28,18 @@ def test_decision_records_when_listed_then_each_has_its_number_and_is_in_the_ind
     assert len(records) >= 34
     assert len(set(numbers)) == len(numbers)
     assert [name for name in records if f"]({name})" not in index] == []
+
+
+def test_decisions_when_cited_by_number_then_there_is_a_record() -> None:
+    numbers = {int(path.name[:4]) for path in RECORDS.glob("[0-9]*.md")}
+    files = [*_documents(), *python_files("services", "client", "tests", "migrations", "tools")]
+    unknown = [
+        f"{shown(path)}: {cited}"
+        for path in files
+        for cited in CITED.findall(path.read_text(encoding="utf-8"))
+        if not {int(number) for number in re.findall(r"\d+", cited)} <= numbers
+    ]
+    assert unknown == []
 
 
 def test_links_when_followed_then_they_lead_to_a_file() -> None:

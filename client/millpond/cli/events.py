@@ -8,8 +8,8 @@ from rich.text import Text
 from millpond.cli.amounts import show_time
 from millpond.cli.rendering import Column, show_list
 from millpond.cli.session import STACK, Output, OutputOption, connect, out
-from millpond.client.answers import AuditRow
 from millpond.client.events import SERVICES
+from millpond_contracts.bodies.audit import AuditView
 from millpond_contracts.events.envelope import Envelope
 
 
@@ -47,7 +47,7 @@ def _line(envelope: Envelope) -> Text:
     )
 
 
-_COLUMNS: list[Column[AuditRow]] = [
+_COLUMNS: list[Column[AuditView]] = [
     Column("when", lambda each: show_time(each.at)),
     Column("who", lambda each: f"{each.actor} ({each.role})"),
     Column("what", lambda each: each.action),

@@ -1,11 +1,8 @@
-"""Answers that every service gives and that no single service's contract describes: health and the audit trail."""
-
-from typing import Any
+"""What every service answers about its health."""
 
 from pydantic import BaseModel, Field
 
 from millpond_contracts.bodies.shapes import Outgoing
-from millpond_contracts.ids import TenantId
 from millpond_contracts.quantities import Instant
 
 
@@ -24,19 +21,3 @@ class ServiceHealth(Outgoing):
     status: str
     ready: bool
     parts: dict[str, HealthPart] = Field(default_factory=dict)
-
-
-class AuditRow(Outgoing):
-    """Who did what to which object. `hash` chains the rows; null for about a second."""
-
-    seq: int | None
-    at: Instant
-    actor: str
-    role: str
-    tenant_id: TenantId | None
-    action: str
-    object: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-    request_id: str | None
-    hash: str | None

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from millpond.client.answers import AuditRow, ServiceHealth
+from millpond.client.answers import ServiceHealth
 from millpond.client.calls import get, get_page
 from millpond.client.errors import MillpondError, error_of
 from millpond.client.nouns import Noun
 from millpond.client.sending import unreachable
+from millpond_contracts.bodies.audit import AuditView
 from millpond_contracts.events.envelope import Envelope
 
 SERVICES = ("registry", "quota", "scheduler", "billing")
@@ -65,9 +66,9 @@ class Events(Noun):
 class Audit(Noun):
     """`/v1/audit/<service>`."""
 
-    def list(self, service: str, *, object_: str | None = None, actor: str | None = None) -> Iterator[AuditRow]:
+    def list(self, service: str, *, object_: str | None = None, actor: str | None = None) -> Iterator[AuditView]:
         """Who did what, oldest first."""
-        return self._pages(get_page(f"/v1/audit/{service}", AuditRow, object=object_, actor=actor))
+        return self._pages(get_page(f"/v1/audit/{service}", AuditView, object=object_, actor=actor))
 
 
 class Health(Noun):

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import generate_latest
 
-from millpond_contracts.bodies.shapes import Outgoing, Page
+from millpond_contracts.bodies.audit import AuditView
+from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
-from millpond_contracts.quantities import Instant
 from millpond_kernel.auth import AdminCaller, ReaderCaller, ServiceCaller
 from millpond_kernel.db import AWAY_ERRORS, SYSTEM
 from millpond_kernel.outbox import envelope_json
@@ -33,22 +33,6 @@ _COLUMNS = "seq, event_id, type, subject, tenant_id, generation, happened_at, tr
 
 # Gives one page of a noun's items after a key: (unit of work, after or "", limit) -> (items, next key or None).
 SnapshotSource = Callable[[UnitOfWork, str, int], Awaitable[tuple[list[dict[str, Any]], str | None]]]
-
-
-class AuditView(Outgoing):
-    """One audit row. `hash` covers the row and the previous row's hash; null until chained (about a second)."""
-
-    seq: int | None
-    at: Instant
-    actor: str
-    role: str
-    tenant_id: TenantId | None
-    action: str
-    object: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-    request_id: str | None
-    hash: str | None
 
 
 def feed_router(service: str, snapshots: dict[str, SnapshotSource]) -> APIRouter:
