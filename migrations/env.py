@@ -8,14 +8,15 @@ from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-SCHEMAS = ("registry", "quota", "scheduler", "billing")
+from millpond_contracts.events import PUBLISHERS
+
 OWNER = "millpond_owner"
 
-target_metadata = [importlib.import_module(f"millpond_{name}.store.tables").metadata for name in SCHEMAS]
+target_metadata = [importlib.import_module(f"millpond_{name}.store.tables").metadata for name in PUBLISHERS]
 
 
 def _include_name(name: str | None, kind: str, parents: object) -> bool:
-    return name in SCHEMAS if kind == "schema" else True
+    return name in PUBLISHERS if kind == "schema" else True
 
 
 def _run(connection: Connection) -> None:

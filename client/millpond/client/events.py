@@ -11,9 +11,9 @@ from millpond.client.errors import MillpondError, error_of
 from millpond.client.nouns import Noun
 from millpond.client.sending import unreachable
 from millpond_contracts.bodies.audit import AuditView
-from millpond_contracts.events.envelope import Envelope
+from millpond_contracts.events import PUBLISHERS, Envelope
 
-SERVICES = ("registry", "quota", "scheduler", "billing")
+SERVICES = PUBLISHERS
 _QUIET_SECONDS = 60.0
 
 

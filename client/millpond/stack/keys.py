@@ -9,9 +9,10 @@ from typing import Final
 
 from millpond.stack.paths import StackPaths
 from millpond.stack.users import SystemUser, write_private_file
+from millpond_contracts.events import PUBLISHERS
 from millpond_contracts.ids import ApiKeyId
 
-SERVICES: Final = ("registry", "quota", "scheduler", "billing")
+SERVICES: Final = PUBLISHERS
 
 
 @dataclass(frozen=True, slots=True)
