@@ -54,6 +54,18 @@ def decode_cursor(text: str) -> UUID | int | str:
         ) from error
 
 
+def snapshot_position(after: str) -> UUID | None:
+    """Where the last page of a snapshot ended; None at the beginning.
+
+    Raises:
+        ProblemError: 400 `kernel.cursor.invalid`.
+    """
+    try:
+        return UUID(after) if after else None
+    except ValueError as error:
+        raise ProblemError(ErrorCode.CURSOR_INVALID, "Pass `next` of the previous page as `after`.") from error
+
+
 @dataclass(frozen=True, slots=True)
 class PageRequest:
     """Which page is wanted: at most `limit` items after `after` (None = from the beginning)."""

@@ -57,7 +57,8 @@ def problem_response(
 
 def _pointer(location: Sequence[object]) -> str:
     # A key of the caller's own may be as long as the body.
-    parts = [str(part)[:128].replace("~", "~0").replace("/", "~1") for part in location if part != "body"]
+    named = [part for part in location[1 if location[:1] == ("body",) else 0 :] if part != "[key]"]
+    parts = [str(part)[:128].replace("~", "~0").replace("/", "~1") for part in named]
     return "/" + "/".join(parts) if parts else ""
 
 

@@ -3,15 +3,20 @@
 from typing import Any
 from uuid import UUID
 
+from millpond_kernel.pagination import snapshot_position
 from millpond_kernel.uow import UnitOfWork
 from millpond_quota.store.tenants import tenant_view
 from millpond_quota.store.virtual_pools import virtual_pool_view
+
+_FIRST = UUID(int=0)
 
 
 async def snapshot_tenants(unit: UnitOfWork, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
     """Tenants, deleted ones included."""
     rows = await unit.fetch(
-        "SELECT * FROM tenant WHERE tenant_id > $1 ORDER BY tenant_id LIMIT $2", UUID(after or "0" * 32), limit
+        "SELECT * FROM tenant WHERE tenant_id > $1 ORDER BY tenant_id LIMIT $2",
+        snapshot_position(after) or _FIRST,
+        limit,
     )
     items = [tenant_view(row).model_dump(mode="json") for row in rows]
     return items, rows[-1]["tenant_id"].hex if len(rows) == limit else None
@@ -20,7 +25,7 @@ async def snapshot_tenants(unit: UnitOfWork, after: str, limit: int) -> tuple[li
 async def snapshot_virtual_pools(unit: UnitOfWork, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
     """Virtual pools, deleted ones included."""
     rows = await unit.fetch(
-        "SELECT * FROM virtual_pool WHERE id > $1 ORDER BY id LIMIT $2", UUID(after or "0" * 32), limit
+        "SELECT * FROM virtual_pool WHERE id > $1 ORDER BY id LIMIT $2", snapshot_position(after) or _FIRST, limit
     )
     items = [virtual_pool_view(row).model_dump(mode="json") for row in rows]
     return items, rows[-1]["id"].hex if len(rows) == limit else None

@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from millpond_kernel.pagination import snapshot_position
 from millpond_kernel.uow import UnitOfWork
 from millpond_registry.domain.nodes import node_view
 from millpond_registry.store import capacity, flavors, nodes, pools
@@ -15,7 +16,7 @@ _FIRST = UUID(int=0)
 
 async def snapshot_nodes(unit: UnitOfWork, after: str, limit: int) -> SnapshotPage:
     """Nodes, removed ones included, so that a view learns of a removal."""
-    found = await nodes.list_all_nodes(unit, UUID(after) if after else None, limit)
+    found = await nodes.list_all_nodes(unit, snapshot_position(after), limit)
     devices = await devices_of_nodes(unit, [node.id for node in found])
     items = [node_view(node, devices[node.id]).model_dump(mode="json") for node in found]
     return items, found[-1].id.hex if len(found) == limit else None
@@ -23,7 +24,7 @@ async def snapshot_nodes(unit: UnitOfWork, after: str, limit: int) -> SnapshotPa
 
 async def snapshot_pools(unit: UnitOfWork, after: str, limit: int) -> SnapshotPage:
     """Pools."""
-    rows = await pools.list_pools(unit, UUID(after) if after else None, limit)
+    rows = await pools.list_pools(unit, snapshot_position(after), limit)
     items = [pools.pool_view(row).model_dump(mode="json") for row in rows]
     return items, rows[-1]["id"].hex if len(rows) == limit else None
 
@@ -36,6 +37,6 @@ async def snapshot_flavors(unit: UnitOfWork, after: str, limit: int) -> Snapshot
 
 async def snapshot_capacity(unit: UnitOfWork, after: str, limit: int) -> SnapshotPage:
     """The figures of every pool."""
-    rows = await capacity.list_figures(unit, UUID(after) if after else _FIRST, limit)
+    rows = await capacity.list_figures(unit, snapshot_position(after) or _FIRST, limit)
     items = [pool_capacity(row).model_dump(mode="json") for row in rows]
     return items, rows[-1]["pool_id"].hex if len(rows) == limit else None

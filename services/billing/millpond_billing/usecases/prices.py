@@ -14,6 +14,7 @@ from millpond_contracts.events.billing import PricePublished
 from millpond_contracts.ids import PriceVersionId
 from millpond_contracts.prices import Resource, Sku
 from millpond_kernel.audit import audit
+from millpond_kernel.pagination import snapshot_position
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import UnitOfWork
@@ -113,7 +114,7 @@ async def _publish_example(unit: UnitOfWork) -> None:
 
 async def list_price_items(unit: UnitOfWork, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
     """Every version, in pages by id, for services that are new or too far behind."""
-    found = await rows.list_price_versions(unit, PriceVersionId.parse(after) if after else None, limit)
+    found = await rows.list_price_versions(unit, snapshot_position(after), limit)
     views = [rows.price_version_view(row) for row in found]
-    following = str(views[-1].price_version_id) if len(views) == limit else None
+    following = views[-1].price_version_id.hex if len(views) == limit else None
     return [view.model_dump(mode="json") for view in views], following

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from millpond_contracts.ids import JobId
+from millpond_kernel.pagination import snapshot_position
 from millpond_kernel.uow import UnitOfWork
 from millpond_kernel.watching import SnapshotSource
 from millpond_scheduler.store import jobs
@@ -20,7 +21,7 @@ async def list_allocation_items(unit: UnitOfWork, after: str, limit: int) -> tup
         "SELECT * FROM allocation WHERE ($1::uuid IS NULL OR id > $1)"
         " AND (released_at IS NULL OR released_at > clock_timestamp() - make_interval(days => $3))"
         " ORDER BY id LIMIT $2",
-        UUID(after) if after else None,
+        snapshot_position(after),
         limit,
         KEPT_DAYS,
     )
@@ -34,7 +35,7 @@ async def list_live_allocation_items(
     """Allocations that hold something: what another service's recount compares with."""
     rows = await unit.fetch(
         "SELECT * FROM allocation WHERE ($1::uuid IS NULL OR id > $1) AND released_at IS NULL ORDER BY id LIMIT $2",
-        UUID(after) if after else None,
+        snapshot_position(after),
         limit,
     )
     items = [allocation_record(row).view().model_dump(mode="json") for row in rows]
@@ -46,7 +47,7 @@ async def list_job_items(unit: UnitOfWork, after: str, limit: int) -> tuple[list
     rows = await unit.fetch(
         f"SELECT {jobs.COLUMNS} FROM job WHERE ($1::uuid IS NULL OR id > $1)"
         " AND (ended_at IS NULL OR ended_at > clock_timestamp() - make_interval(days => $3)) ORDER BY id LIMIT $2",
-        UUID(after) if after else None,
+        snapshot_position(after),
         limit,
         KEPT_DAYS,
     )
