@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -26,6 +27,8 @@ NAME_CANARY = "canary-of-acme"
 # What moves by itself: when a key was last used, and the public keys that services learn from one another.
 _UNWATCHED_COLUMNS = {"api_key": ("last_used_at",)}
 _UNWATCHED_TABLES = frozenset({"signing_key"})
+# RFC 6901, of fields as a caller wrote them: no name of ours for a branch of a schema.
+_POINTER = re.compile(r"(/([^/~\[\]]|~[01])*)*")
 _TABLES = """
 SELECT n.nspname AS schema, c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND n.nspname IN ('quota', 'registry', 'scheduler', 'billing') ORDER BY 1, 2
@@ -129,6 +132,7 @@ def check_problem(answer: httpx.Response, codes: frozenset[str]) -> list[str]:
         wrong.append(f"code {body.get('code')}")
     if not body.get("request_id") or body["request_id"] != answer.headers.get("x-request-id"):
         wrong.append(f"request id {body.get('request_id')}")
+    wrong += [f"pointer {one['pointer']}" for one in body.get("errors", ()) if not _POINTER.fullmatch(one["pointer"])]
     if len(answer.content) > 20_000:
         wrong.append(f"{len(answer.content)} bytes")
     if COMMAND_CANARY in answer.text or ENVIRONMENT_CANARY in answer.text:

@@ -1,0 +1,66 @@
+"""What a scenario may start from: things that many need and few are about, saved under fixed names."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.factories.registry import Agent, gpu, inventory
+from tests.integration.services import Services, eventually
+
+FLAVOR = "nvidia-a100-sxm4-80gb"
+Saved = dict[str, Any]
+
+
+async def give_node(services: Services, saved: Saved, wanted: dict[str, Any]) -> None:
+    """A pool with a node that takes work: `pool`, `node`, and the credentials `agent`. `devices` = number of GPUs."""
+    operator = services.as_key()
+    name = saved["scenario"]
+    pool = {"name": name, "unreachable_after_seconds": 3600, "lease_seconds": 3600, **wanted.get("pool", {})}
+    saved["pool"] = (await operator("POST", "/v1/pools", pool, expect=201)).json()["pool_id"]
+    token = (await operator("POST", "/v1/join-tokens", {"pool_id": saved["pool"]}, expect=201)).json()["token"]
+    agent = Agent(services.http)
+    devices = [gpu(index, identity=f"nvidia/GPU-{name}-{index}") for index in range(wanted.get("devices", 2))]
+    await agent.become_ready(token, inventory(devices), name=f"{name}-1")
+    saved |= {"node": agent.node_id, "agent": agent.token}
+
+
+async def give_tenant(services: Services, saved: Saved, wanted: dict[str, Any]) -> None:
+    """A tenant with keys: `tenant`, and the credentials `admin`, `member`, `viewer`; with `prefix`, `<prefix>_…`."""
+    operator = services.as_key()
+    prefix = wanted.get("prefix", "")
+    spec = {"name": f"{saved['scenario']}-{prefix}".rstrip("-"), **wanted.get("tenant", {})}
+    tenant = (await operator("POST", "/v1/tenants", spec, expect=201)).json()["tenant_id"]
+    saved[f"{prefix}_tenant".lstrip("_")] = tenant
+    for name, role in (("admin", "tenant_admin"), ("member", "member"), ("viewer", "viewer")):
+        key = {"name": name, "role": role, "tenant_id": tenant}
+        made = (await operator("POST", "/v1/api-keys", key, expect=201)).json()
+        saved[f"{prefix}_{name}".lstrip("_")] = made["secret"]
+
+
+async def give_share(services: Services, saved: Saved, wanted: dict[str, Any]) -> None:
+    """A virtual pool of `tenant` in `pool`, known to the scheduler: `share`. `devices`, `cpu` = guaranteed milli."""
+    operator = services.as_key()
+    limits = {
+        "cpu": {"guaranteed": wanted.get("cpu", 4000)},
+        "memory": {"guaranteed": 8192},
+        "devices": {FLAVOR: {"guaranteed": wanted.get("devices", 2000)}},
+    }
+    spec = {"name": saved["scenario"], "tenant_id": saved["tenant"], "pool_id": saved["pool"], "limits": limits}
+
+    async def made() -> Any:
+        # Until quota has heard of the pool and of what it holds.
+        answer = await operator("POST", "/v1/virtual-pools", spec)
+        return answer.json() if answer.status_code == 201 else None
+
+    saved["share"] = (await eventually(made))["virtual_pool_id"]
+
+    async def known() -> bool:
+        return (await operator("GET", f"/v1/queues/{saved['share']}")).status_code == 200
+
+    await eventually(known)
+
+
+GIVEN: dict[str, Callable[[Services, Saved, dict[str, Any]], Awaitable[None]]] = {
+    "node": give_node,
+    "tenant": give_tenant,
+    "share": give_share,
+}
