@@ -11,6 +11,7 @@ from tests.architecture.tree import ROOT, python_files, shown
 pytestmark = pytest.mark.architecture
 
 RECORDS = ROOT / "docs" / "decisions"
+SHARED = ROOT / "services" / "shared"
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)")
 CITED = re.compile(r"\b[Dd]ecisions? (\d{1,3}(?:(?:, | and | to )\d{1,3})*)\b")
 BUILDERS = sorted([*(ROOT / "tools").glob("build_*.py"), *(ROOT / "openapi").glob("build.py")])
@@ -40,6 +41,13 @@ def test_decisions_when_cited_by_number_then_there_is_a_record() -> None:
         if not {int(number) for number in re.findall(r"\d+", cited)} <= numbers
     ]
     assert unknown == []
+
+
+def test_architecture_when_read_then_it_names_every_module_of_kernel_and_contracts() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    modules = [*SHARED.glob("millpond_kernel/[a-z]*.py"), *SHARED.glob("millpond_contracts/[a-z]*.py")]
+    assert len(modules) > 30
+    assert [shown(path) for path in modules if not re.search(rf"\b{path.stem}\b", page)] == []
 
 
 def test_links_when_followed_then_they_lead_to_a_file() -> None:
