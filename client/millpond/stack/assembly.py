@@ -34,8 +34,15 @@ PRELOADED = (
     "prometheus_client",
     "structlog",
     "millpond_contracts.events",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.httptools_impl",
+    "celery.bin.celery",
+    "celery.concurrency.solo",
+    "celery.events.state",
+    "kombu.transport.redis",
     "millpond_kernel.app",
     "millpond_kernel.worker",
+    *(f"millpond_{service}.{part}" for service in SERVICES for part in ("app", "worker")),
 )
 # Workers that share one process in a compact stack; the scheduler's stands alone, since it plans.
 _SHARED_WORKERS = ("registry", "quota", "billing")
@@ -68,6 +75,8 @@ class Assembly:
             "LANG": "C.UTF-8",
             "TZ": "UTC",
             "PYTHONUNBUFFERED": "1",
+            # NumPy is used for integers; the threads that it would start at import could not be forked.
+            "OPENBLAS_NUM_THREADS": "1",
             "MILLPOND_REDIS_URL": self.redis_url,
             "MILLPOND_SCHEDULER_LOG_FOLDER": str(self.paths.work / "task-logs"),
             "MILLPOND_BILLING_EXPORT_FOLDER": str(self.paths.work / "exports"),

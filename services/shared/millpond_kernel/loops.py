@@ -43,6 +43,7 @@ class LoopRunner:
         self._loop = loop
         self._holder: UUID = uuid4()
         self._lease: Lease | None = None
+        self._renew_at = 0.0
 
     async def run(self, stop: Stop) -> None:
         """Passes at the interval with a tenth of jitter; after an error waits longer each time, up to 10 s."""
@@ -86,7 +87,9 @@ class LoopRunner:
 
     async def _run_pass(self) -> bool:
         loop = self._loop
-        if loop.lease_seconds is not None:
+        if loop.lease_seconds is not None and (self._lease is None or time.monotonic() >= self._renew_at):
+            # Renewing is a durable write: a third of the lease's life is often enough.
+            self._renew_at = time.monotonic() + loop.lease_seconds / 3
             self._lease = await acquire_lease(self._database, loop.name, self._holder, loop.lease_seconds)
             LEADER.labels(self._database.service, loop.name).set(1 if self._lease else 0)
             if self._lease is None:

@@ -22,6 +22,8 @@ BATCH = 500
 STREAM_LENGTH = 100_000
 REPUBLISH = 10_000
 POLL_SECONDS = 1.0
+# Of so many looks without a ring one is a whole pass, which also refills an emptied Redis; the others ask one question.
+QUIET_LOOKS = 3
 
 _WAITED_OUT: tuple[type[Exception], ...] = (*DATABASE_ERRORS, RedisError)
 
@@ -33,6 +35,8 @@ numbered AS (
 )
 SELECT count(*) FROM numbered
 """
+
+_IS_WAITING = "SELECT EXISTS (SELECT FROM outbox WHERE seq IS NULL) OR EXISTS (SELECT FROM audit WHERE seq IS NULL)"
 
 _ROWS_AFTER = """
 SELECT seq, event_id, type, subject, tenant_id, generation, happened_at, traceparent, body::text AS body
@@ -75,6 +79,7 @@ class Relay:
         self._stream = stream_key(prefix, database.service)
         self._listener = DoorListener(redis, doorbell_channel(prefix, database.service))
         self._last = 0
+        self._looks = 0
 
     async def run(self, stop: Stop) -> None:
         """Relays until `stop` is set."""
@@ -85,18 +90,28 @@ class Relay:
                 if busy:
                     continue
                 if await self._listener.wait(POLL_SECONDS):
+                    self._looks = 0
                     await sleep_or_stop(stop, LINGER_SECONDS)
         finally:
             await self._listener.stop()
 
     async def _relay_quietly(self) -> bool:
         try:
+            if self._looks and not await self._is_waiting():
+                self._looks = (self._looks + 1) % QUIET_LOOKS
+                return False
+            self._looks = 0  # until the whole pass has come to its end
             numbered = await self.number()
             await self.publish()
         except _WAITED_OUT as error:
             log.warning("relay_waits", service=self._database.service, error=f"{type(error).__name__}: {error}"[:200])
             return False
+        self._looks = 1
         return numbered >= BATCH
+
+    async def _is_waiting(self) -> bool:
+        async with self._database.begin(SYSTEM) as unit:
+            return bool(await unit.fetchval(_IS_WAITING))
 
     async def number(self) -> int:
         """Gives committed rows the next dense numbers, at most one batch, and chains audit rows; returns how many."""

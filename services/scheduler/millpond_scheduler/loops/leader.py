@@ -138,16 +138,17 @@ class Leader:
         return placed
 
     async def _hold_lease(self) -> bool:
-        """Renews at a third of the lease's life; a new epoch means that somebody else may have written meanwhile."""
+        """Renews at a third of the lease's life; another leader's epoch means that it may have written meanwhile.
+
+        The next epoch is ours alone: the lease lapsed and nobody took it, so what is in memory is still what is true.
+        """
         if self.lease is not None and time.monotonic() < self._renew_at:
             return True
         lease = await acquire_lease(self._database, LEASE_NAME, self._holder, self._rules.lease_seconds)
         LEADER.labels("scheduler", LEASE_NAME).set(1 if lease else 0)
-        if lease is not None:
-            self._renew_at = time.monotonic() + self._rules.lease_seconds / 3
-        if lease is None or self.lease is None or lease.epoch != self.lease.epoch:
+        if lease is None or self.lease is None or lease.epoch > self.lease.epoch + 1:
             self.forget()
-            self.lease, self._renew_at = lease, time.monotonic() + self._rules.lease_seconds / 3
+        self.lease, self._renew_at = lease, time.monotonic() + self._rules.lease_seconds / 3
         return lease is not None
 
     async def _take_changes(self) -> Shard:
