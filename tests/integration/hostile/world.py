@@ -322,32 +322,19 @@ async def _stand_still(world: World) -> None:
 
 def bodies(world: World) -> dict[str, dict[str, Any]]:
     """A body that each route takes, as full as it can be."""
+    return (
+        _bodies_of_quota(world)
+        | _bodies_of_registry(world)
+        | _bodies_of_agents(world)
+        | _bodies_of_scheduler_and_billing(world)
+    )
+
+
+def _bodies_of_quota(world: World) -> dict[str, dict[str, Any]]:
     ids = world.ids
-    machine = inventory([gpu(0)], labels={"rack": "1"}).model_dump(mode="json", exclude_none=True)
-    pool = {
-        "name": "new-pool",
-        "priority": 1,
-        "selector": {"labels": {"rack": "1"}, "arch": "x86_64", "region": "north", "vendor": "nvidia"},
-        "performance_class": "standard",
-        "region": "north",
-        "zone": "north-a",
-        "isolation": "shared",
-        "device_sharing": "any",
-        "allow_oversubscription": True,
-        "unreachable_after_seconds": 30,
-        "lease_seconds": 300,
-        "stop_grace_seconds": 30,
-        "reference_task_milli": 1000,
-        "labels": {"a": "b"},
-    }
     limit = {"guaranteed": 1000, "borrow": 1, "lend": 1, "hard": 2000}
     limits = {"cpu": limit, "memory": limit, "devices": {FLAVOR: limit}}
-    flavor = {"name": "new-flavor", "kind": "gpu", "profiles": ["1g.10gb"]}
-    flavor |= {"selector": {"vendor": "nvidia", "model_key": "x", "memory_mib_min": 1, "memory_mib_max": 2}}  # type: ignore[dict-item]
     tenant = {"name": "new-tenant", "timezone": "UTC", "currency": "CNY", "labels": {"a": "b"}}
-    held = world.allocation or {"allocation_id": "alloc_01m8mrpz00000000000000000z", "epoch": 1}
-    names = {"allocation_id": held["allocation_id"], "epoch": held["epoch"]}
-    report = {"sequence": 3, "kind": "active", "boot_id": "boot-1", "at_monotonic_ms": 1000, "message": "text"}
     return {
         "POST /v1/tenants": tenant,
         "PUT /v1/tenants/{tenant_id}": tenant,
@@ -370,6 +357,30 @@ def bodies(world: World) -> dict[str, dict[str, Any]]:
             "labels": {"a": "b"},
         },
         "PATCH /v1/virtual-pools/{virtual_pool_id}": {"limits": limits, "policy": "fifo", "labels": {"a": "b"}},
+    }
+
+
+def _bodies_of_registry(world: World) -> dict[str, dict[str, Any]]:
+    ids = world.ids
+    pool = {
+        "name": "new-pool",
+        "priority": 1,
+        "selector": {"labels": {"rack": "1"}, "arch": "x86_64", "region": "north", "vendor": "nvidia"},
+        "performance_class": "standard",
+        "region": "north",
+        "zone": "north-a",
+        "isolation": "shared",
+        "device_sharing": "any",
+        "allow_oversubscription": True,
+        "unreachable_after_seconds": 30,
+        "lease_seconds": 300,
+        "stop_grace_seconds": 30,
+        "reference_task_milli": 1000,
+        "labels": {"a": "b"},
+    }
+    flavor = {"name": "new-flavor", "kind": "gpu", "profiles": ["1g.10gb"]}
+    flavor |= {"selector": {"vendor": "nvidia", "model_key": "x", "memory_mib_min": 1, "memory_mib_max": 2}}  # type: ignore[dict-item]
+    return {
         "POST /v1/pools": pool,
         "PUT /v1/pools/{pool_id}": pool,
         "POST /v1/flavors": flavor,
@@ -384,6 +395,13 @@ def bodies(world: World) -> dict[str, dict[str, Any]]:
         "POST /v1/nodes/{node_id}/uncordon": {"generation": 1},
         "POST /v1/nodes/{node_id}/drain": {"deadline_seconds": 60, "generation": 1},
         "POST /v1/nodes/{node_id}/move": {"pool_id": ids.get("pool_id"), "deadline_seconds": 60},
+    }
+
+
+def _bodies_of_agents(world: World) -> dict[str, dict[str, Any]]:
+    ids = world.ids
+    machine = inventory([gpu(0)], labels={"rack": "1"}).model_dump(mode="json", exclude_none=True)
+    return {
         "POST /v1/nodes/join": {
             "token": world.join_token,
             "public_key": world.agent.public_key,
@@ -409,6 +427,15 @@ def bodies(world: World) -> dict[str, dict[str, Any]]:
             "signals": [{"target": "node", "name": "cpu_busy", "at_monotonic_ms": 1000, "value": 0.5}],
             "conditions": [{"target": "node", "name": "disk_full", "open": True, "evidence": "text"}],
         },
+    }
+
+
+def _bodies_of_scheduler_and_billing(world: World) -> dict[str, dict[str, Any]]:
+    ids = world.ids
+    held = world.allocation or {"allocation_id": "alloc_01m8mrpz00000000000000000z", "epoch": 1}
+    names = {"allocation_id": held["allocation_id"], "epoch": held["epoch"]}
+    report = {"sequence": 3, "kind": "active", "boot_id": "boot-1", "at_monotonic_ms": 1000, "message": "text"}
+    return {
         "POST /v1/jobs": job_of(world) if "virtual_pool_id" in ids else {},
         "POST /v1/work/poll": {
             "boot_id": "boot-1",
