@@ -129,7 +129,7 @@ async def lose_messages(settings: ServiceSettings) -> int:
     return int(deleted)
 
 
-async def test_messages_when_lost_or_doubled_then_handed_out_again_and_one_effect(
+async def test_celery_5935_when_messages_are_lost_or_doubled_then_handed_out_again_and_one_effect(
     migrated: MigratedDatabase, tmp_path: Path
 ) -> None:
     folder = tmp_path / "exports"

@@ -1,5 +1,6 @@
 """Billing over HTTP: prices, statements, charges, as an operator and as a tenant see them."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -139,6 +140,18 @@ async def test_requests_when_malformed_then_problem_and_no_change(stage: Stage) 
     assert unknown.status_code == 404
     wide = await stage.operator("GET", "/v1/reconciliations?start_at=2024-01-02T00:00:00Z&end_at=2024-01-01T00:00:00Z")
     assert wide.status_code == 422
+
+
+async def test_pay_connector_4460_when_fifty_posts_have_one_key_then_one_export(stage: Stage) -> None:
+    _, caller = await stage.tenant("acme")
+    headers = {"Idempotency-Key": "once"}
+    answers = await asyncio.gather(*(caller("POST", "/v1/exports", {}, headers=headers) for _ in range(50)))
+    assert {answer.status_code for answer in answers} <= {202, 409}
+    made = {answer.json()["export_id"] for answer in answers if answer.status_code == 202}
+    assert len(made) == 1
+    assert [one["export_id"] for one in await stage.list_all(caller, "/v1/exports")] == list(made)
+    other = await caller("POST", "/v1/exports", {"format": "csv"}, headers=headers)
+    assert (other.status_code, other.json()["code"]) == (422, "kernel.idempotency_key.reused")
 
 
 async def test_publish_when_refused_then_says_why_and_changes_nothing(stage: Stage) -> None:

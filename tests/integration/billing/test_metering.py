@@ -253,7 +253,7 @@ class Due:
         async def enqueue(kind: str, row_id: str) -> None:
             self.handed.append((kind, row_id))
 
-        loop = due_loop(self.database, client, enqueue, DueTimes(interval=1.0, grace=0, overdue=3600))
+        loop = due_loop(self.database, client, enqueue, DueTimes(interval=1.0, grace=0, overdue=3600, patience=0.3))
         lease = await acquire_lease(self.database, "due", uuid4(), 0.0)
         assert loop.run_leased_pass is not None
         assert lease is not None
@@ -273,8 +273,26 @@ async def test_fountain_503_when_metering_is_behind_or_blind_then_nothing_is_clo
         assert await due.passes() == []
         assert _alarms() == before + 1
     due.head = 0
-    assert len(await due.passes()) == 3
+    async with database.begin(SYSTEM) as unit:
+        await unit.execute(
+            "INSERT INTO dead_letter (consumer, publisher, seq, envelope, error) VALUES"
+            " ('metering', 'scheduler', 1, '{}', 'x')"
+        )
     assert await due.passes() == []
+    async with database.begin(SYSTEM) as unit:
+        await unit.execute("UPDATE dead_letter SET replayed_at = now()")
+    due.head = 7
+    # A busy scheduler: what was published is applied a moment later.
+    applying = asyncio.create_task(_apply_soon(database, 7))
+    assert len(await due.passes()) == 3
+    await applying
+    assert await due.passes() == []
+
+
+async def _apply_soon(database: Database, seq: int) -> None:
+    await asyncio.sleep(0.1)
+    async with database.begin(SYSTEM) as unit:
+        await unit.execute("INSERT INTO cursor (consumer, publisher, seq) VALUES ('metering', 'scheduler', $1)", seq)
 
 
 def _alarms() -> float:

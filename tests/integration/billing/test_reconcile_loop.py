@@ -97,7 +97,7 @@ async def scene(database: Database) -> Scene:
     client = ServiceClient("scheduler", "http://scheduler", "", transport=httpx.MockTransport(scheduler.answer))
     lease = await acquire_lease(database, "reconcile", uuid4(), 600)
     assert lease is not None
-    return Scene(database, scheduler, Reconciler(database, client), lease)
+    return Scene(database, scheduler, Reconciler(database, client, patience_seconds=0.0), lease)
 
 
 async def test_pass_when_both_agree_then_silent(scene: Scene) -> None:

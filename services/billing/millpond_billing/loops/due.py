@@ -4,18 +4,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from millpond_billing.loops.following import why_behind
 from millpond_billing.store import exports, statements
-from millpond_billing.store.cursors import METERING, applied_seq
+from millpond_billing.store.cursors import METERING, count_parked
 from millpond_billing.usecases.metering import rate_waiting
 from millpond_billing.usecases.periods import keep_up
 from millpond_billing.usecases.prices import ensure_example_prices
 from millpond_contracts.ids import StatementId
-from millpond_kernel.clients import ServiceAway, ServiceClient
+from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.loops import Loop
 from millpond_kernel.observability import ALARMS, log
-from millpond_kernel.streams import FeedGone, read_feed
 
 # Hands a row's id to background work: (kind, id).
 Enqueue = Callable[[str, str], Awaitable[None]]
@@ -23,11 +23,15 @@ Enqueue = Callable[[str, str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class DueTimes:
-    """In seconds: between looks, from a period's end to its close, until unfinished work is handed out again."""
+    """In seconds: between looks, from a period's end to its close, until unfinished work is handed out again.
+
+    `patience` = how long a pass waits for metering to reach what is published.
+    """
 
     interval: float
     grace: int
     overdue: int
+    patience: float = 5.0
 
 
 def due_loop(database: Database, scheduler: ServiceClient, enqueue: Enqueue, times: DueTimes) -> Loop:
@@ -41,7 +45,7 @@ def due_loop(database: Database, scheduler: ServiceClient, enqueue: Enqueue, tim
             await keep_up(unit, now)
             is_due = await statements.has_due(unit, ended_by)
         made: list[StatementId] = []
-        if is_due and await is_metering_complete(database, scheduler):
+        if is_due and await _is_metering_complete(database, scheduler, times.patience):
             async with database.begin(SYSTEM) as unit:
                 await check_epoch(unit, lease)
                 made = await statements.queue_due(unit, ended_by)
@@ -57,31 +61,20 @@ def due_loop(database: Database, scheduler: ServiceClient, enqueue: Enqueue, tim
     return Loop("due", times.interval, run_leased_pass=run, lease_seconds=30.0)
 
 
-async def is_metering_complete(database: Database, scheduler: ServiceClient) -> bool:
+async def _is_metering_complete(database: Database, scheduler: ServiceClient, patience_seconds: float) -> bool:
     """Whether everything that the scheduler has published is metered; no statement is closed while that is unknown.
 
     No use and broken metering look alike in the segments, so the publisher is asked.
     """
-    try:
-        head, _ = await read_feed(scheduler, "scheduler", -1)
-    except (ServiceAway, FeedGone) as error:
-        _alarm(f"the scheduler's feed does not answer: {error}")
-        return False
-    async with database.begin(SYSTEM) as unit:
-        applied = await applied_seq(unit, METERING, "scheduler")
-        parked = await unit.fetchval(
-            "SELECT count(*) FROM dead_letter WHERE consumer = $1 AND replayed_at IS NULL", METERING
-        )
-    if applied < head:
-        _alarm(f"metered up to {applied} of {head}")
-    elif parked:
-        _alarm(f"{parked} events of metering are parked")
-    return applied >= head and not parked
-
-
-def _alarm(reason: str) -> None:
-    log.warning("metering_incomplete", service="billing", reason=reason)
-    ALARMS.labels("billing", "metering_incomplete").inc()
+    reason = await why_behind(database, scheduler, patience_seconds)
+    if reason is None:
+        async with database.begin(SYSTEM) as unit:
+            parked = await count_parked(unit, METERING)
+        reason = f"{parked} events of metering are parked" if parked else None
+    if reason is not None:
+        log.warning("metering_incomplete", service="billing", reason=reason)
+        ALARMS.labels("billing", "metering_incomplete").inc()
+    return reason is None
 
 
 async def publish_example(database: Database) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from millpond_billing.loops.due import is_metering_complete
+from millpond_billing.loops.following import why_behind
 from millpond_billing.store.allocations import list_generations, list_held_ids
 from millpond_billing.usecases.metering import take_allocations
 from millpond_contracts.bodies.jobs import AllocationView
@@ -33,18 +33,21 @@ class Reconciler:
 
     database: Database
     scheduler: ServiceClient
+    patience_seconds: float = 5.0
     missing: dict[AllocationId, int] = field(default_factory=dict)
     ended: set[AllocationId] = field(default_factory=set)
     told: set[AllocationId] = field(default_factory=set)
 
     async def run(self, now: datetime, lease: Lease) -> None:
         """One pass: compare page by page, repair what was different before as well, remember the rest."""
-        if not await is_metering_complete(self.database, self.scheduler):
+        behind = await why_behind(self.database, self.scheduler, self.patience_seconds)
+        if behind is not None:
+            log.info("reconcile_waits", service="billing", reason=behind)
             return
         try:
             await self._pass(lease)
         except ServiceAway as error:
-            log.info("reconcile_waits", service="billing", error=str(error))
+            log.info("reconcile_waits", service="billing", reason=str(error))
 
     async def _pass(self, lease: Lease) -> None:
         async with self.database.begin(SYSTEM) as unit:
