@@ -25,7 +25,8 @@ from tests.system.stack import Stack
 
 pytestmark = pytest.mark.system
 
-EATER = "x = bytearray()\nwhile True: x += bytes(4 << 20)"
+# Ends by itself at 512 MiB, so that it harms no machine whose limits do not hold.
+EATER = "x = bytearray()\nwhile len(x) < 512 << 20: x += bytes(4 << 20)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,11 @@ async def world(shared_compact: Stack, request: pytest.FixtureRequest) -> AsyncI
 
 
 async def test_job_when_out_of_memory_then_fails_with_that_reason(world: World) -> None:
-    (node,) = await world.operator.items("/v1/nodes")
+    if "limits none" in (world.stack.paths.logs / "agent.log").read_text(encoding="utf-8"):
+        pytest.skip("no cgroup may be written here, so memory limits are not enforced")
     job_id = await world.submit("eater", "/usr/bin/env", "python3", "-c", EATER, memory_mib=64)
     job = await wait_for_job(world.tenant, job_id)
-    assert (job["state"], job["reason"]) == ("failed", "out_of_memory"), node
+    assert (job["state"], job["reason"]) == ("failed", "out_of_memory")
     await assert_sound(world.stack, world.operator, world.history)
 
 
