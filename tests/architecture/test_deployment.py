@@ -90,8 +90,16 @@ def test_compose_when_read_then_only_the_proxy_and_prometheus_are_published() ->
 
 def test_prometheus_when_read_then_it_scrapes_every_http_process_by_its_own_path() -> None:
     jobs = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text("utf-8"))["scrape_configs"]
-    scraped = {(job["metrics_path"], tuple(job["static_configs"][0]["targets"])) for job in jobs}
-    assert scraped == {(f"/metrics/{service}", (f"{service}-http:8000",)) for service in _present()}
+    scraped = {(job.get("metrics_path"), tuple(job["static_configs"][0]["targets"])) for job in jobs}
+    assert scraped == {(f"/metrics/{service}", (f"{service}-http:8000",)) for service in _present()} | {
+        (None, tuple(f"{service}-worker:9100" for service in _present()))
+    }
+
+
+def test_prometheus_when_it_scrapes_workers_then_they_listen_where_it_looks() -> None:
+    for service in _present():
+        command = _containers()[f"{service}-worker"]["command"]
+        assert command[6:] == ["--host", "0.0.0.0", "--metrics-port", "9100"]  # noqa: S104
 
 
 @pytest.mark.parametrize(

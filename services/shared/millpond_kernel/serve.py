@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import start_http_server
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from millpond_contracts.errors import ErrorCode
@@ -145,6 +146,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=7070)
     parser.add_argument("--internal-port", type=int, help="loopback port that alone answers /internal/")
+    parser.add_argument("--metrics-port", type=int, help="port on which a worker answers Prometheus (its only answer)")
     return parser.parse_args(argv)
 
 
@@ -156,6 +158,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     level, log_format = _log_settings()
     configure_logging(level, log_format)
     if arguments.kind == "worker":
+        if arguments.metrics_port is not None:
+            start_http_server(arguments.metrics_port, arguments.host)
         workers = [load_worker(name) for name in services]
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_run_workers(workers))
