@@ -237,6 +237,11 @@ class Stage:
         await close_statements(self.billing, StatementId.of(rows[0]["id"]))
         return [StatementId.of(row["id"]) for row in rows]
 
+    async def count(self, rows: str) -> int:
+        """How many rows of billing there are; `rows` = a table, with a condition perhaps."""
+        async with self.billing.begin(SYSTEM) as unit:
+            return int(await unit.fetchval(f"SELECT count(*) FROM {rows}"))
+
     async def list_all(self, caller: Caller, path: str, limit: int = 200) -> list[dict[str, Any]]:
         """Every item of a list, page by page."""
         items: list[dict[str, Any]] = []

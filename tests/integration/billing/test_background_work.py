@@ -138,6 +138,11 @@ async def test_celery_5935_when_messages_are_lost_or_doubled_then_handed_out_aga
         await stage.tell(*states_of(allocation(tenant)))
         made = (await caller("POST", "/v1/exports", {"period_start": FEBRUARY}, expect=202)).json()["export_id"]
         settings = stage.services.settings["billing"]
+
+        async def queued() -> int:
+            return await stage.count("statement WHERE state = 'queued'")
+
+        statements = await eventually(queued)
         # The broker loses every message; the rows are still there.
         assert await lose_messages(settings) > 0
         enqueue = make_enqueue(make_celery(settings.redis_url.get_secret_value(), settings.redis_prefix))
@@ -158,6 +163,11 @@ async def test_celery_5935_when_messages_are_lost_or_doubled_then_handed_out_aga
 
             # One worker takes messages in order, so the doubled ones were before.
             await eventually(last_ready, 60)
+
+            async def all_closed() -> bool:
+                return bool(await stage.count("statement WHERE state = 'closed'") == statements)
+
+            await eventually(all_closed, 60)
         assert await export_state(caller, made) == before
         assert sorted(path.name for path in folder.iterdir()) == sorted([f"{made}.csv", f"{last}.csv"])
 

@@ -192,6 +192,23 @@ async def test_publish_when_refused_then_says_why_and_changes_nothing(stage: Sta
     assert first["valid_to"] == published.json()["valid_from"]
 
 
+async def test_prices_when_another_service_is_new_then_a_snapshot_has_them_all(stage: Stage) -> None:
+    tenant, caller = await stage.tenant("acme")
+    other, _ = await stage.tenant("other")
+    for key in (tenant, other):
+        await stage.operator("POST", "/v1/price-books", {"lines": lines()[:1], "tenant_id": str(key)}, expect=201)
+    service = stage.services.as_key(stage.services.settings["billing"].service_key.get_secret_value())
+    found, after = [], ""
+    while after is not None:
+        page = (await service("GET", f"/internal/v1/snapshot/billing/prices?limit=2&after={after}", expect=200)).json()
+        found += page["items"]
+        after = page["next"]
+    listed = await stage.list_all(stage.operator, "/v1/price-books")
+    assert sorted(one["price_version_id"] for one in found) == sorted(one["price_version_id"] for one in listed)
+    assert len(found) == 3
+    assert (await caller("GET", "/internal/v1/snapshot/billing/prices")).status_code == 403
+
+
 async def test_charges_when_the_price_changes_and_a_tenant_has_its_own_then_lines_explain_it(stage: Stage) -> None:
     tenant, caller = await stage.tenant("acme")
     now = datetime.now(UTC)
