@@ -126,17 +126,23 @@ class Database:
                 self._pool.terminate()
             self._pool = None
 
-    def _entry(self, scope: Scope) -> str:
+    def _entry(self, scope: Scope, lock_timeout_seconds: int | None) -> str:
         role = f"millpond_{self.service}_{'tenant' if isinstance(scope, TenantScope) else 'system'}"
-        if isinstance(scope, SystemScope):
-            return f"BEGIN; SET LOCAL ROLE {role}"
-        # The id is rendered from an integer, so nothing a caller sends can reach this text.
-        tenant = f"{scope.tenant_id.int:032x}"
-        return f"BEGIN; SET LOCAL ROLE {role}; SELECT set_config('app.tenant_id', '{tenant}', true)"
+        # One text for one round trip. What is rendered are integers, so nothing a caller sends can reach it.
+        entry = f"BEGIN; SET LOCAL ROLE {role}"
+        if lock_timeout_seconds is not None:
+            entry += f"; SET LOCAL lock_timeout = {lock_timeout_seconds * 1000:d}"
+        if isinstance(scope, TenantScope):
+            entry += f"; SELECT set_config('app.tenant_id', '{scope.tenant_id.int:032x}', true)"
+        return entry
 
     @asynccontextmanager
-    async def begin(self, scope: Scope) -> AsyncIterator[UnitOfWork]:
+    async def begin(self, scope: Scope, *, lock_timeout_seconds: int | None = None) -> AsyncIterator[UnitOfWork]:
         """A unit of work: one transaction in `scope`, committed with its events at the end, rolled back on an error.
+
+        Args:
+            scope: Which rows it sees and writes.
+            lock_timeout_seconds: How long a statement may wait for a lock; None = as the server says.
 
         Raises:
             UnitOfWorkOpen: the task already holds a unit of work (a second connection could deadlock the pool).
@@ -144,7 +150,7 @@ class Database:
         if unit_of_work_open():
             raise UnitOfWorkOpen("a unit of work is open in this task; pass it down instead of opening another")
         async with self._connection() as connection:
-            await connection.execute(self._entry(scope))
+            await connection.execute(self._entry(scope, lock_timeout_seconds))
             unit = UnitOfWork(connection)
             with unit.entered():
                 try:

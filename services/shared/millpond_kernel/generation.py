@@ -13,7 +13,7 @@ def etag(generation: int) -> str:
     return f'"{generation}"'
 
 
-def if_match(value: str | None = Header(None, alias="If-Match", description='`"<generation>"`, or `*`')) -> str:
+async def if_match(value: str | None = Header(None, alias="If-Match", description='`"<generation>"`, or `*`')) -> str:
     """FastAPI dependency: the If-Match header.
 
     Raises:

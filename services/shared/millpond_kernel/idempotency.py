@@ -24,14 +24,17 @@ from millpond_kernel.uow import UnitOfWork
 
 NOBODY = UUID(int=0)
 
+# How long a second caller waits for the first with the same key, and how long any later statement for a lock.
+KEY_WAIT_SECONDS = 2
 _CLAIM = (
-    "INSERT INTO idempotency (tenant_id, key, fingerprint) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING RETURNING true"
+    "INSERT INTO idempotency (tenant_id, key, fingerprint) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
+    " RETURNING set_config('lock_timeout', '10s', true)"
 )
 _STORED = "SELECT fingerprint, status, body, headers FROM idempotency WHERE tenant_id = $1 AND key = $2"
 _STORE = "UPDATE idempotency SET status = $3, body = $4, headers = $5 WHERE tenant_id = $1 AND key = $2"
 
 
-def idempotency_key(
+async def idempotency_key(
     value: str | None = Header(None, alias="Idempotency-Key", description="1 to 128 visible ASCII characters"),
 ) -> str:
     """FastAPI dependency: the Idempotency-Key header.
@@ -76,8 +79,7 @@ async def run_idempotent(
     owner = principal.tenant_id or NOBODY
     # Two callers of one tenant share its keys; operators share theirs, told apart by who they are.
     full_key = key if principal.tenant_id else f"{principal.subject}:{key}"
-    async with database.begin(principal.scope) as unit:
-        await unit.execute("SET LOCAL lock_timeout = '2s'")
+    async with database.begin(principal.scope, lock_timeout_seconds=KEY_WAIT_SECONDS) as unit:
         try:
             claimed = await unit.fetchval(_CLAIM, owner, full_key, fingerprint)
         except asyncpg.LockNotAvailableError as error:
@@ -88,7 +90,6 @@ async def run_idempotent(
             ) from error
         if not claimed:
             return await _replay(unit, owner, full_key, fingerprint)
-        await unit.execute("SET LOCAL lock_timeout = '10s'")
         answer = await work(unit)
         body = answer.model_dump_json()
         headers = _headers(answer, location)

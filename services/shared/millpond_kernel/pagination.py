@@ -96,7 +96,7 @@ class PageRequest:
         raise ProblemError(ErrorCode.CURSOR_INVALID, "The cursor belongs to another list.")
 
 
-def page_request(
+async def page_request(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items per page")] = 50,
     cursor: Annotated[str | None, Query(max_length=200, description="next_cursor of the previous page")] = None,
 ) -> PageRequest:

@@ -4,6 +4,7 @@
 held; that keeps the order of an entity's events equal to the order of its changes (decision record on events).
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -38,6 +39,10 @@ FROM unnest($1::text[], $2::text[], $3::uuid[], $4::text[], $5::text[], $6::text
      WITH ORDINALITY AS x(a, r, n, c, o, b, f, q, ord)
 ORDER BY ord
 """
+
+# Both in one round trip: the audit's parameters follow the eight of the outbox.
+_AUDIT_AFTER_OUTBOX = re.sub(r"[$]([1-8])", lambda found: f"${int(found[1]) + 8}", _INSERT_AUDIT)
+_INSERT_BOTH = f"WITH audited AS ({_AUDIT_AFTER_OUTBOX}) {_INSERT_OUTBOX}"
 
 
 class UnitOfWorkOpen(RuntimeError):
@@ -123,11 +128,14 @@ class UnitOfWork:
         Raises:
             TransactionAborted: a statement had failed and its error was swallowed, so nothing was committed.
         """
-        if self._audit:
+        if self._audit and self._events:
+            columns = (*_event_columns(self._events), *_audit_columns(self._audit))
+            await self.connection.execute(_INSERT_BOTH, *columns)
+        elif self._audit:
             await self.connection.execute(_INSERT_AUDIT, *_audit_columns(self._audit))
-        if self._events:
+        elif self._events:
             await self.connection.execute(_INSERT_OUTBOX, *_event_columns(self._events))
-            self.wrote_events = True
+        self.wrote_events = bool(self._events)
         if await self.connection.execute("COMMIT") != "COMMIT":
             raise TransactionAborted("a statement of this unit of work failed; its error must leave the block")
 
