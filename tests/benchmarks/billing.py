@@ -38,6 +38,7 @@ from millpond_kernel.outbox import doorbell_channel
 from millpond_scheduler.store.allocations import AllocationRecord, insert_allocations, update_allocations
 from tests.benchmarks.figures import percentile, tell, tell_check
 from tests.benchmarks.owner import connect_owner, wait_until_quiet
+from tests.benchmarks.processes import cpu_ms_each, cpu_seconds, tree_of
 from tests.system.checker_delivery import check_delivery
 from tests.system.client import eventually, make_tenant, open_caller, publish_prices
 from tests.system.stack import Stack
@@ -76,14 +77,14 @@ async def _measure(stack: Stack) -> None:
         database.on_commit = bell.ring
         bell.start()
         lives = Lives(database, TenantId.parse(tenant.tenant_id))
-        mixed = [await _run(owner, lives, _mix(lives)) for _ in range(RUNS)]
+        mixed = [await _run(stack, owner, lives, _mix(lives)) for _ in range(RUNS)]
         _tell(mixed, "")
         await lives.drain(owner)
         # Every release needs an allocation that runs: they are made and metered before the clock starts.
         releases = []
         for _ in range(RUNS):
             await lives.stock(owner, int(EVENTS_PER_SECOND * SECONDS))
-            releases.append(await _run(owner, lives, lives.release))
+            releases.append(await _run(stack, owner, lives, lives.release))
         _tell(releases, ".releases")
         tell_check("billing", await _check(owner))
     finally:
@@ -109,6 +110,7 @@ class Measured:
     latencies_ms: list[float]
     events: int
     seconds: float
+    cpu_ms: dict[str, float]
 
 
 @dataclass(slots=True)
@@ -225,17 +227,17 @@ def _mix(lives: Lives) -> Work:
     return work
 
 
-async def _run(owner: asyncpg.Connection, lives: Lives, work: Work) -> Measured:
+async def _run(stack: Stack, owner: asyncpg.Connection, lives: Lives, work: Work) -> Measured:
     lives.committed.clear()
     seen: dict[AllocationId, float] = {}
     watching = asyncio.create_task(_watch(owner, seen))
-    events, began = lives.events, time.monotonic()
-    done = 0
+    cpu, events, began = cpu_seconds(tree_of(stack)), lives.events, time.monotonic()
+    given = 0
     while (passed := time.monotonic() - began) < SECONDS:
-        due = int(passed * EVENTS_PER_SECOND) - done
+        due = int(passed * EVENTS_PER_SECOND) - given
         if due > 0:
             await work(due)
-            done += due
+            given += due
         await asyncio.sleep(TICK_SECONDS)
     seconds = time.monotonic() - began
 
@@ -248,7 +250,8 @@ async def _run(owner: asyncpg.Connection, lives: Lives, work: Work) -> Measured:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
     latencies = [(seen[one] - at) * 1000 for one, at in lives.committed.items()]
-    return Measured(latencies, lives.events - events, seconds)
+    done = lives.events - events
+    return Measured(latencies, done, seconds, cpu_ms_each(cpu, cpu_seconds(tree_of(stack)), done))
 
 
 async def _watch(owner: asyncpg.Connection, seen: dict[AllocationId, float]) -> None:

@@ -17,6 +17,7 @@ import uvloop
 
 from tests.benchmarks.figures import percentile, tell, tell_check
 from tests.benchmarks.owner import connect_owner, wait_until_quiet
+from tests.benchmarks.processes import cpu_ms_each, cpu_seconds, tree_of
 from tests.system.checker_delivery import check_delivery
 from tests.system.client import Tenant, job_body, make_tenant, open_caller
 from tests.system.stack import Stack
@@ -64,15 +65,18 @@ async def _measure(stack: Stack) -> None:
 
 
 async def _tell_runs(stack: Stack, tenant: Tenant, connections: int, suffix: str) -> int:
+    cpu = cpu_seconds(tree_of(stack))
     loads = [await _run(stack.port, tenant, connections) for _ in range(RUNS)]
+    accepted = sum(len(load.latencies_ms) for load in loads)
+    each = cpu_ms_each(cpu, cpu_seconds(tree_of(stack)), accepted)
     refused = sorted({status for load in loads for status in load.refused})
     assert not refused, f"submits were refused: {refused}"
     name = f"c{connections}{suffix}"
-    tell(f"http.submits_per_s.{name}", [len(load.latencies_ms) / SECONDS for load in loads], "1/s")
+    tell(f"http.submits_per_s.{name}", [len(load.latencies_ms) / SECONDS for load in loads], "1/s", cpu_ms_each=each)
     for share in (50, 99):
         values = [percentile(load.latencies_ms, share / 100) for load in loads]
         tell(f"http.submit_ms_p{share}.{name}", values, "ms")
-    return sum(len(load.latencies_ms) for load in loads)
+    return accepted
 
 
 async def _run(port: int, tenant: Tenant, connections: int) -> Load:

@@ -4,6 +4,10 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+from millpond.stack.lock import find_supervisor
+from tests.benchmarks.figures import shorten_all
+from tests.system.stack import Stack
+
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -50,9 +54,24 @@ def title_of(pid: int) -> str:
     except OSError:
         return "gone"
     title = words[0].decode(errors="replace")
-    if "/" in title and ":" not in title:
-        return " ".join([Path(title).name, *(Path(word.decode()).name for word in words[1:3] if word[:1] != b"-")])
-    return title.partition(" millpond")[0] if title.startswith("postgres:") else title
+    if title.startswith(("millpond:", "postgres:")):
+        return title if title.startswith("millpond:") else "postgres"
+    program = Path(title.partition(" ")[0]).name
+    arguments = [Path(word.decode(errors="replace")).name for word in words[1:4] if not word.startswith(b"-")]
+    return " ".join([program, *arguments[:2]]) if program.startswith("python") else program
+
+
+def tree_of(stack: Stack) -> list[int]:
+    """All processes of a stack that runs."""
+    supervisor = find_supervisor(stack.paths.lock_file)
+    assert supervisor is not None, stack.describe()
+    return list_tree(supervisor)
+
+
+def cpu_ms_each(before: dict[int, float], after: dict[int, float], count: int) -> dict[str, float]:
+    """Milliseconds of CPU per thing done, by title; what neighbours on the machine take shows in it least."""
+    spent = {pid: (seconds - before.get(pid, 0.0)) * 1000 / max(1, count) for pid, seconds in after.items()}
+    return shorten_all({title: each for title, each in sum_by_title(spent).items() if each >= 0.01})
 
 
 def sum_by_title(values: dict[int, float]) -> dict[str, float]:

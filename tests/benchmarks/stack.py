@@ -6,9 +6,8 @@ Ready means that everything answers and this machine is a node that takes work.
 import asyncio
 import time
 
-from millpond.stack.lock import find_supervisor
 from tests.benchmarks.figures import shorten_all, tell, tell_check
-from tests.benchmarks.processes import cpu_seconds, list_tree, pss_mb, sum_by_title
+from tests.benchmarks.processes import cpu_seconds, pss_mb, sum_by_title, tree_of
 from tests.system.checker import assert_sound
 from tests.system.client import History, job_body, make_tenant, open_caller, publish_prices, submit, wait_for_job
 from tests.system.stack import Stack
@@ -53,12 +52,12 @@ def _start(stack: Stack) -> tuple[float, float]:
     began = time.monotonic()
     stack.start(timeout_seconds=120.0)
     seconds = time.monotonic() - began
-    return seconds, round(sum(cpu_seconds(_tree_of(stack), with_ended=True).values()), 2)
+    return seconds, round(sum(cpu_seconds(tree_of(stack), with_ended=True).values()), 2)
 
 
 def _measure_rest(stack: Stack, suffix: str) -> None:
     time.sleep(REST_SECONDS)
-    pids = _tree_of(stack)
+    pids = tree_of(stack)
     before, began = cpu_seconds(pids), time.monotonic()
     time.sleep(IDLE_SECONDS)
     passed = time.monotonic() - began
@@ -66,7 +65,7 @@ def _measure_rest(stack: Stack, suffix: str) -> None:
     shares = {title: share for title, share in sum_by_title(used).items() if share >= 0.05}
     bar = None if suffix else "<= 5"
     tell(f"stack.idle_cpu_percent{suffix}", [sum(used.values())], "% of a core", bar=bar, by=shorten_all(shares))
-    memory = pss_mb(_tree_of(stack))
+    memory = pss_mb(tree_of(stack))
     parts = {title: size for title, size in sum_by_title(memory).items() if size >= 10}
     bar = "about 1000" if suffix else "<= 600"
     tell(f"stack.pss_mb{suffix}", [sum(memory.values())], "MB", bar=bar, processes=len(memory), by=shorten_all(parts))
@@ -89,9 +88,3 @@ async def _use_and_check(stack: Stack, name: str) -> None:
         except AssertionError as error:
             findings = str(error).splitlines()
     tell_check(name, findings)
-
-
-def _tree_of(stack: Stack) -> list[int]:
-    supervisor = find_supervisor(stack.paths.lock_file)
-    assert supervisor is not None, stack.describe()
-    return list_tree(supervisor)
