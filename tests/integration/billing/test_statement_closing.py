@@ -229,6 +229,21 @@ def _exact(statement: Statement) -> Decimal:
     return exact_sum(line.amount for line in statement.lines if line.kind is not ChargeKind.ROUNDING)
 
 
+async def test_adjustment_when_its_cause_is_told_away_again_then_taken_back(database: Database) -> None:
+    tenant = tenant_view()
+    await know(database, tenant)
+    await take(database, allocation(tenant.tenant_id))
+    await close_all(database, datetime(2024, 3, 10, tzinfo=UTC))
+    early = allocation(tenant.tenant_id, active_at=MARCH - seconds(600), bound_at=MARCH - seconds(600))
+    late = {"bound_at": MARCH + seconds(60), "active_at": MARCH + seconds(60), "released_at": MARCH + seconds(660)}
+    await take(database, early.model_copy(update={"released_at": MARCH - seconds(300)}))
+    await take(database, early.model_copy(update={**late, "generation": 4}))
+    await close_all(database, datetime(2024, 4, 10, tzinfo=UTC))
+    first, second = await closed(database, tenant.tenant_id)
+    assert exact_lines(first) + exact_lines(second) == _price(101 + 600)
+    assert second.subtotals[ChargeKind.ADJUSTMENT].amount == 0
+
+
 async def test_release_when_tenant_or_price_is_unknown_then_waits_and_blocks_the_close(database: Database) -> None:
     tenant = tenant_view()
     held = allocation(tenant.tenant_id)

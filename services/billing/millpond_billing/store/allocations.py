@@ -48,6 +48,8 @@ async def save_allocations(unit: UnitOfWork, allocations: Sequence[AllocationVie
 
 async def mark_unrated(unit: UnitOfWork, reasons: Sequence[tuple[AllocationId, str]]) -> None:
     """Keeps why released allocations could not be rated yet."""
+    if not reasons:
+        return
     changed = await unit.execute(
         "UPDATE allocation_view v SET unrated = x.reason FROM unnest($1::uuid[], $2::text[]) AS x(id, reason)"
         " WHERE v.allocation_id = x.id",

@@ -126,6 +126,16 @@ async def insert_rated(unit: UnitOfWork, rated: Sequence[RatedSegment]) -> None:
         await unit.execute(_INSERT, [SegmentId.new() for _ in rated], *values, *amounts)
 
 
+async def find_written(unit: UnitOfWork, allocation_ids: Sequence[AllocationId]) -> list[AllocationId]:
+    """Those of the allocations of which something was written before, as segments or adjustments."""
+    rows = await unit.fetch(
+        "SELECT a.id FROM unnest($1::uuid[]) AS a(id) WHERE EXISTS (SELECT 1 FROM segment WHERE allocation_id = a.id)"
+        " OR EXISTS (SELECT 1 FROM adjustment WHERE allocation_id = a.id)",
+        list(allocation_ids),
+    )
+    return [AllocationId.of(row["id"]) for row in rows]
+
+
 async def list_of_allocations(unit: UnitOfWork, allocation_ids: Sequence[AllocationId]) -> list[RatedSegment]:
     """Everything written of these allocations."""
     rows = await unit.fetch("SELECT * FROM segment WHERE allocation_id = ANY($1::uuid[])", list(allocation_ids))

@@ -72,12 +72,15 @@ async def rate(unit: UnitOfWork, timelines: Sequence[Timeline], until: int | Non
         return set()
     await lock_for_rating(unit, {one.parties.tenant_id for one in active})
     book = await load_price_book(unit)
-    periods = await _periods_of(unit, active, until)
-    written = await _written_of(unit, active, periods)
+    written = await _written_of(unit, active)
+    periods = await _periods_of(unit, active, written, until)
     booking = _Booking(book_currency(book))
     for timeline in active:
         _book(booking, timeline, book, periods.get(timeline.parties.tenant_id), written, until)
     await _write(unit, booking, periods, active)
+    if until is None:
+        # What runs is tried again at the next close; only what ended has to be remembered.
+        await rows.mark_unrated(unit, booking.unrated)
     return {key for key, _ in booking.unrated}
 
 
@@ -87,12 +90,30 @@ def rate_running(timeline: Timeline, book: PriceBook, period: Period, until: int
     return [one for one in rated if one.segment.start in period]
 
 
+async def _written_of(unit: UnitOfWork, timelines: Sequence[Timeline]) -> _Written:
+    before: dict[AllocationId, list[RatedSegment]] = defaultdict(list)
+    adjusted: dict[AllocationId, list[Adjustment]] = defaultdict(list)
+    # Mostly none: an allocation is written once, at its release.
+    told = await segments.find_written(unit, [timeline.allocation_id for timeline in timelines])
+    if told:
+        for rated in await segments.list_of_allocations(unit, told):
+            before[rated.segment.allocation_id].append(rated)
+        for adjustment in await adjustments.list_of_allocations(unit, told):
+            adjusted[adjustment.key.allocation_id].append(adjustment)
+    return _Written(before, adjusted)
+
+
 async def _periods_of(
-    unit: UnitOfWork, timelines: Sequence[Timeline], until: int | None
+    unit: UnitOfWork,
+    timelines: Sequence[Timeline],
+    written: _Written,
+    until: int | None,
 ) -> dict[TenantId, TenantPeriods]:
+    """The periods of all that is or was rated of these allocations, by tenant."""
     spans: dict[TenantId, tuple[int, int]] = {}
     for timeline in timelines:
         start, end = _span(timeline, until)
+        start = min([start, *(one.segment.start for one in written.segments.get(timeline.allocation_id, ()))])
         known = spans.get(timeline.parties.tenant_id, (start, end))
         spans[timeline.parties.tenant_id] = (min(start, known[0]), max(end, known[1]))
     tenants = await find_tenants(unit, spans)
@@ -105,25 +126,6 @@ def _span(timeline: Timeline, until: int | None) -> tuple[int, int]:
     assert start is not None, "only what was active is rated"
     assert end is not None, "what runs is rated up to an instant"
     return start, end
-
-
-async def _written_of(
-    unit: UnitOfWork, timelines: Sequence[Timeline], periods: Mapping[TenantId, TenantPeriods]
-) -> _Written:
-    found: dict[AllocationId, list[RatedSegment]] = defaultdict(list)
-    for one in await segments.list_of_allocations(unit, [timeline.allocation_id for timeline in timelines]):
-        found[one.segment.allocation_id].append(one)
-    # Only what is written already, or belongs to a closed period, can have been adjusted.
-    late = [one.allocation_id for one in timelines if one.allocation_id in found or _reaches_closed(one, periods)]
-    adjusted: dict[AllocationId, list[Adjustment]] = defaultdict(list)
-    for adjustment in await adjustments.list_of_allocations(unit, late) if late else ():
-        adjusted[adjustment.key.allocation_id].append(adjustment)
-    return _Written(found, adjusted)
-
-
-def _reaches_closed(timeline: Timeline, periods: Mapping[TenantId, TenantPeriods]) -> bool:
-    known = periods.get(timeline.parties.tenant_id)
-    return known is not None and timeline.active_at is not None and timeline.active_at < known.closed_until
 
 
 def _book(
@@ -146,10 +148,11 @@ def _book(
     before = _by_period(written.segments.get(timeline.allocation_id, ()), periods)
     now = _by_period(rated, periods)
     earlier = written.adjustments.get(timeline.allocation_id, [])
-    for period in sorted(before.keys() | now.keys(), key=lambda one: one.start):
+    told = before.keys() | {one.original_period for one in earlier}
+    for period in sorted(told | now.keys(), key=lambda one: one.start):
         if until is not None and period.start >= until:
             continue
-        if period in before or period.start < periods.closed_until:
+        if period in told or period.start < periods.closed_until:
             booking.adjustments[timeline.parties.tenant_id] += _differences(period, before, now, earlier)
         else:
             booking.segments += now[period]
@@ -182,10 +185,8 @@ async def _write(
             period = periods[tenant_id].first_open()
             await adjustments.insert_adjustments(unit, tenant_id, period, booking.currency, found)
             _alarm("late_facts", tenant=str(tenant_id), adjustments=len(found))
-    if booking.unrated:
-        await rows.mark_unrated(unit, booking.unrated)
-        for key, reason in booking.unrated:
-            _alarm("unrated", allocation=str(key), reason=reason)
+    for key, reason in booking.unrated:
+        _alarm("unrated", allocation=str(key), reason=reason)
     odd = [(timeline.allocation_id, anomaly) for timeline in timelines for anomaly in timeline.anomalies]
     if odd and await anomalies.note_anomalies(unit, odd):
         _alarm("metering_anomaly", found=[f"{key}: {anomaly.kind}" for key, anomaly in odd][:20])
