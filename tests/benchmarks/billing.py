@@ -100,7 +100,15 @@ def _tell(runs: list["Measured"], suffix: str) -> None:
         bar = "<= 500" if share == 99 else None
         rate = round(sum(run.events for run in runs) / sum(run.seconds for run in runs))
         charges = sum(len(run.latencies_ms) for run in runs)
-        tell(f"billing.commit_to_charge_ms_p{share}{suffix}", values, "ms", bar=bar, events_per_s=rate, charged=charges)
+        tell(
+            f"billing.commit_to_charge_ms_p{share}{suffix}",
+            values,
+            "ms",
+            bar=bar,
+            events_per_s=rate,
+            charged=charges,
+            cpu_ms_per_event=runs[-1].cpu_ms,
+        )
 
 
 @dataclass(slots=True)
