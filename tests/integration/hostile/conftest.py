@@ -9,7 +9,8 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.databases import Engines, clone, drop
-from tests.integration.hostile.world import World, build_world
+from tests.integration.hostile.building import build_world
+from tests.integration.hostile.world import World
 from tests.integration.services import run_services
 
 

@@ -6,8 +6,9 @@ import pytest
 from redis.asyncio import Redis
 
 from millpond_contracts.bodies.tenants import Role
+from tests.integration.hostile.bodies import bodies
 from tests.integration.hostile.routes import INTERNAL, PUBLISHERS, ROUTES
-from tests.integration.hostile.world import COMMAND_CANARY, ENVIRONMENT_CANARY, NAME_CANARY, World, bodies
+from tests.integration.hostile.world import COMMAND_CANARY, ENVIRONMENT_CANARY, NAME_CANARY, World
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 

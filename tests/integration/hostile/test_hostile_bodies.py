@@ -9,9 +9,10 @@ import pytest
 
 from millpond_contracts.bodies.tenants import Role
 from millpond_contracts.errors import ErrorCode
+from tests.integration.hostile.bodies import bodies
 from tests.integration.hostile.routes import ROUTES, Route
 from tests.integration.hostile.values import RAW, bad_bodies
-from tests.integration.hostile.world import World, bodies, check_problem, differences
+from tests.integration.hostile.world import World, check_problem, differences
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 

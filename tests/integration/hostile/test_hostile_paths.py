@@ -7,8 +7,9 @@ import pytest
 from millpond_contracts.bodies.tenants import Role
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.pagination import encode_cursor
+from tests.integration.hostile.bodies import bodies
 from tests.integration.hostile.routes import LISTS, OWNED, PUBLIC, ROUTES, Route
-from tests.integration.hostile.world import NAME_CANARY, World, bodies, check_problem, differences
+from tests.integration.hostile.world import NAME_CANARY, World, check_problem, differences
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 

@@ -7,8 +7,9 @@ import pytest
 from millpond_contracts.bodies.tenants import Role
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.routes import service_for_path
+from tests.integration.hostile.bodies import bodies
 from tests.integration.hostile.routes import PUBLISHERS, ROUTES, Route
-from tests.integration.hostile.world import World, bodies, check_problem, differences
+from tests.integration.hostile.world import World, check_problem, differences
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
