@@ -18,10 +18,12 @@ class Load:
     """Keeps a tenant's queue filled until it is told to stop.
 
     Attributes:
+        name: Begins the names of its jobs; no other load of the stack has it.
         seconds: The shortest and the longest job.
         together: How many may run at once, by the tenant's limit.
     """
 
+    name: str
     stack: Stack
     tenant: Tenant
     rng: random.Random
@@ -31,12 +33,13 @@ class Load:
 
     def witnesses(self) -> tuple[int, int]:
         """How many runs have begun, and how many of them came to their end, by what the tasks wrote."""
-        texts = [file.read_text(encoding="utf-8") for file in self.stack.witnesses.iterdir()]
+        mine = [file for file in self.stack.witnesses.iterdir() if file.name.startswith(f"{self.name}-")]
+        texts = [file.read_text(encoding="utf-8") for file in mine]
         return len(texts), sum("end" in text for text in texts)
 
     async def submit_one(self) -> None:
         """Submits the next job."""
-        name = f"job-{len(self.history.submissions):03}"
+        name = f"{self.name}-{len(self.history.submissions):03}"
         seconds = f"{self.rng.uniform(*self.seconds):.2f}"
         command = ("/bin/sh", "-c", WITNESSED, str(self.stack.witnesses), name, seconds)
         body = job_body(self.tenant.virtual_pool, name, command, cpu_milli=_CPU_MILLI, memory_mib=16)

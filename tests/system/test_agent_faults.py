@@ -33,7 +33,7 @@ async def test_agent_when_killed_again_and_again_then_jobs_go_on_and_are_billed_
     async with open_caller(shared_compact.url, shared_compact.operator_key) as operator:
         await publish_prices(operator, minimum_seconds=0)
         tenant = await make_tenant(operator, "adopted", cpu_milli=300)
-        load = Load(shared_compact, tenant, random.Random(1), (8, 8), 3)
+        load = Load("adopted", shared_compact, tenant, random.Random(1), (8, 8), 3)
         for _ in range(3):
             await load.submit_one()
         await load.wait_until_running(3)
@@ -98,7 +98,7 @@ async def test_agent_when_it_stands_still_beyond_its_lease_then_its_tasks_end_an
             os.kill(agent, signal.SIGCONT)
         done = await wait_for_job(tenant, retried, seconds=60)
         assert (done["state"], done["tasks"][0]["attempt"]) == ("succeeded", 2)
-        Load(without_node, tenant, random.Random(0), (0, 0), 0, history).assert_witnessed(
+        Load("fenced", without_node, tenant, random.Random(0), (0, 0), 0, history).assert_witnessed(
             {"retried": "succeeded", "given-up": "failed"}
         )
         await assert_sound(without_node, operator, history)

@@ -27,10 +27,13 @@ SEED = int(os.environ.get("MILLPOND_TEST_SEED", "20261129"))
 Fault = Callable[[Load], Awaitable[None]]
 
 
-async def test_split_stack_when_every_process_is_killed_once_then_no_job_is_lost_or_doubled(split: Stack) -> None:
+async def test_split_stack_when_every_process_is_killed_once_then_no_job_is_lost_or_doubled(
+    shared_split: Stack,
+) -> None:
     names = list(PROCESSES)
     random.Random(SEED).shuffle(names)
-    await run_under_faults(split, [killing(name) for name in names], jobs=40, seconds=(1, 5), together=14)
+    faults = [killing(name) for name in names]
+    await run_under_faults("kills", shared_split, faults, jobs=40, seconds=(1, 5), together=14)
 
 
 @pytest.mark.slow
@@ -42,16 +45,22 @@ async def test_split_stack_when_every_process_is_killed_twice_then_no_job_is_los
     names = 2 * [*PROCESSES, *ENGINES]
     random.Random(seed).shuffle(names)
     faults = [killing(name) for name in names]
-    await run_under_faults(split, faults, jobs=100, seconds=(2, 20), together=34, pause_seconds=3, seed=seed)
+    await run_under_faults("chaos", split, faults, jobs=100, seconds=(2, 20), together=34, pause_seconds=3, seed=seed)
 
 
-async def test_split_stack_when_redis_is_emptied_and_killed_then_every_event_still_arrives_once(split: Stack) -> None:
+async def test_split_stack_when_redis_is_emptied_and_killed_then_every_event_still_arrives_once(
+    shared_split: Stack,
+) -> None:
     faults = [emptying, killing("valkey"), emptying, killing("valkey"), emptying]
-    await run_under_faults(split, faults, jobs=20, seconds=(1, 3), together=8, pause_seconds=1)
+    await run_under_faults("redis", shared_split, faults, jobs=20, seconds=(1, 3), together=8, pause_seconds=1)
 
 
-async def test_split_stack_when_postgres_is_killed_then_what_was_acknowledged_is_there(split: Stack) -> None:
-    await run_under_faults(split, 2 * [killing("postgres")], jobs=20, seconds=(1, 3), together=8, pause_seconds=2)
+async def test_split_stack_when_postgres_is_killed_then_what_was_acknowledged_is_there(
+    shared_split: Stack,
+) -> None:
+    await run_under_faults(
+        "postgres", shared_split, 2 * [killing("postgres")], jobs=20, seconds=(1, 3), together=8, pause_seconds=2
+    )
 
 
 def killing(name: str) -> Fault:
@@ -73,6 +82,7 @@ async def emptying(load: Load) -> None:
 
 
 async def run_under_faults(
+    name: str,
     stack: Stack,
     faults: Sequence[Fault],
     *,
@@ -86,8 +96,8 @@ async def run_under_faults(
     rng = random.Random(seed)
     async with open_caller(stack.url, stack.operator_key) as operator:
         await publish_prices(operator, minimum_seconds=2)
-        tenant = await make_tenant(operator, "chaos", cpu_milli=50 * together)
-        load = Load(stack, tenant, rng, seconds, together)
+        tenant = await make_tenant(operator, name, cpu_milli=50 * together)
+        load = Load(name, stack, tenant, rng, seconds, together)
         done = asyncio.Event()
         feeding = asyncio.create_task(load.feed(jobs, done))
         try:

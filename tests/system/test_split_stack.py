@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -53,7 +54,7 @@ async def test_split_stack_when_seen_by_pg_stat_activity_then_each_service_has_i
     finally:
         await connection.close()
     assert {row["usename"] for row in rows} == {f"millpond_{service}" for service in ROUTES}
-    owners = _owners({row["client_port"] for row in rows})
+    owners = _owners({row["client_port"] for row in rows}, urlsplit(shared_split.owner_url).port)
     by_role: dict[str, set[int]] = {}
     for row in rows:
         by_role.setdefault(row["usename"], set()).add(owners[row["client_port"]])
@@ -68,13 +69,14 @@ async def test_split_stack_when_seen_by_pg_stat_activity_then_each_service_has_i
             assert not row["rolinherit"]
 
 
-def _owners(ports: set[int]) -> dict[int, int]:
-    """Local TCP port -> the process that holds the connection."""
+def _owners(ports: set[int], server: int | None) -> dict[int, int]:
+    """Local TCP port -> the process that holds the connection to the server's port."""
     inodes: dict[str, int] = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
-        port = int(fields[1].partition(":")[2], 16)
-        if port in ports:
+        port, remote = (int(address.partition(":")[2], 16) for address in fields[1:3])
+        # One local port may serve several connections, each to another server.
+        if port in ports and remote == server:
             inodes[f"socket:[{fields[9]}]"] = port
     found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
