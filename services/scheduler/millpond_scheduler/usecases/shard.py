@@ -4,9 +4,11 @@ Built once under a new epoch from views and live allocations, which re-adopts ev
 by the changes that other transactions noted, and by the leader's own commits.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -297,8 +299,8 @@ async def _load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | 
 
 
 def _job_facts(row: asyncpg.Record, tenant: TenantId) -> JobFacts:
-    groups: list[dict[str, Any]] = row["groups"]
     pool = PoolId.of(row["pool_id"])
+    requests, stop_grace_seconds = _read_groups(tenant, pool, row["groups"])
     return JobFacts(
         id=JobId.of(row["id"]),
         pool=pool,
@@ -306,6 +308,16 @@ def _job_facts(row: asyncpg.Record, tenant: TenantId) -> JobFacts:
         name=row["name"],
         labels=row["labels"],
         time_limit_seconds=row["time_limit_seconds"],
-        requests={group["name"]: request_class(tenant, pool, group) for group in groups},
-        stop_grace_seconds={group["name"]: group["stop_grace_seconds"] for group in groups},
+        requests=requests,
+        stop_grace_seconds=stop_grace_seconds,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _read_groups(tenant: TenantId, pool: PoolId, text: str) -> tuple[Mapping[str, RequestClass], Mapping[str, int]]:
+    """Requests and stop graces by group. Jobs are often alike: what was read once is shared, and compared faster."""
+    groups: list[dict[str, Any]] = json.loads(text)
+    return (
+        {group["name"]: request_class(tenant, pool, group) for group in groups},
+        {group["name"]: group["stop_grace_seconds"] for group in groups},
     )
