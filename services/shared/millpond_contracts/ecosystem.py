@@ -38,7 +38,7 @@ class Compatibility(IntEnum):
 class Ecosystem(BaseModel):
     """What a node or device offers: driver, runtime, frameworks, operator and communication libraries."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     runtime: Component | None = Field(None, description="cuda, cann, rocm, musa, neuware, …; null when unknown")
     runtime_version: Version_ | None = None
@@ -55,7 +55,7 @@ class Ecosystem(BaseModel):
 class EcosystemRequirement(BaseModel):
     """What a request demands; an empty field demands nothing."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     runtime: Annotated[tuple[Component, ...], Field(max_length=16)] = ()
     runtime_version: Specifier | None = None

@@ -1,6 +1,7 @@
 """Structured logs, request ids and metrics. Nothing secret is passed here: no key, token, command, environment."""
 
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,9 @@ import structlog
 from prometheus_client import Counter, Gauge, Histogram
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger("millpond")
+
+# From the mark to the next mark or to the end of this exception's text.
+_DETAIL = re.compile(r"^(DETAIL|CONTEXT):.*?(?=^[A-Z]+:|^Traceback|^The above|^During|\Z)", re.MULTILINE | re.DOTALL)
 
 _request_id: ContextVar[str | None] = ContextVar("millpond_request_id", default=None)
 
@@ -54,6 +58,13 @@ def _add_request_id(_: object, __: str, event: structlog.typing.EventDict) -> st
     return event
 
 
+def _hide_values(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """PostgreSQL tells the failing row in an error's detail; a row may hold a tenant's command or environment."""
+    if isinstance(event.get("exception"), str):
+        event["exception"] = _DETAIL.sub(r"\1: hidden\n", event["exception"])
+    return event
+
+
 def configure_logging(level: str, log_format: str) -> None:
     """Sends all logs to standard error, as JSON lines or in colour for a person."""
     renderer: structlog.typing.Processor = (
@@ -66,6 +77,7 @@ def configure_logging(level: str, log_format: str) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _hide_values,
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 class Incoming(BaseModel):
     """A request body: frozen, unknown fields refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Outgoing(BaseModel):
     """An answer or a shared view: frozen, unknown fields ignored so that an old reader takes a newer answer."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
 Item = TypeVar("Item")

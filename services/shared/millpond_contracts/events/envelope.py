@@ -15,7 +15,7 @@ class Event(BaseModel):
     A subclass sets `type` (`<publisher>.<what>.v<n>`); `subject`, `tenant`, `generation_of` say what it is about.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
     type: ClassVar[str] = ""
 
@@ -35,7 +35,7 @@ class Event(BaseModel):
 class Envelope(BaseModel):
     """One event as it is delivered. `seq` is dense per publisher; `body` is the event's JSON object."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
     seq: int
     id: UUID
