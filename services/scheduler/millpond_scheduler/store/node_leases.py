@@ -1,6 +1,6 @@
 """Rows of the nodes' leases: until when a node is trusted, and its last exchange, by which its clock is read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -8,6 +8,10 @@ import asyncpg
 
 from millpond_contracts.ids import NodeId
 from millpond_kernel.uow import UnitOfWork
+
+_LONGEST_DELAY = timedelta(seconds=60)
+# How much two clocks may drift apart: far more than real ones do (NTP bounds the rate at 500 ppm).
+_DRIFT = 0.0005
 
 MAX_MILLISECONDS = 10 * 366 * 86_400 * 1000
 
@@ -24,6 +28,18 @@ class Exchange:
         """The server's time of an instant on the machine, by this exchange; a clock that is mad stays computable."""
         milliseconds = min(max(monotonic_ms - self.monotonic_ms, -MAX_MILLISECONDS), MAX_MILLISECONDS)
         return self.at + timedelta(milliseconds=milliseconds)
+
+    def after(self, former: "Exchange") -> "Exchange":
+        """This exchange, freed of the delay that the former one of the same boot shows it to have had.
+
+        A request may wait on its way, for a database that restarts or a busy machine, so an exchange never puts the
+        machine's clock too early, only too late: the earliest reading is the best, but for the drift of both clocks.
+        More than a delay can be means that the server's clock was set, and then this exchange holds.
+        """
+        expected = former.server_time(self.monotonic_ms)
+        if not timedelta(0) < self.at - expected < _LONGEST_DELAY:
+            return self
+        return replace(self, at=min(self.at, expected + abs(expected - former.at) * _DRIFT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +87,12 @@ async def find_newest_incarnation(unit: UnitOfWork, node: NodeId) -> int:
 
 
 async def renew_lease(
-    unit: UnitOfWork, node: NodeId, incarnation: int, exchange: Exchange, lease_seconds: float
+    unit: UnitOfWork, node: NodeId, incarnation: int, now: datetime, exchange: Exchange, lease_seconds: float
 ) -> None:
-    """Renews a lease with an exchange; the exchange of an earlier boot is kept for its late reports."""
+    """Renews a lease from now on with an exchange; that of an earlier boot is kept for its late reports."""
     await unit.execute(
         "INSERT INTO node_lease AS l (node_id, incarnation, renewed_at, leased_until, boot_id, exchange_at,"
-        " exchange_monotonic_ms) VALUES ($1, $2, $3, $3::timestamptz + make_interval(secs => $6), $4, $3, $5)"
+        " exchange_monotonic_ms) VALUES ($1, $2, $3, $3::timestamptz + make_interval(secs => $7), $4, $5, $6)"
         " ON CONFLICT (node_id) DO UPDATE SET incarnation = excluded.incarnation, renewed_at = excluded.renewed_at,"
         " leased_until = greatest(l.leased_until, excluded.leased_until), silent = false, boot_id = excluded.boot_id,"
         " exchange_at = excluded.exchange_at, exchange_monotonic_ms = excluded.exchange_monotonic_ms,"
@@ -87,8 +103,9 @@ async def renew_lease(
         "  THEN l.previous_exchange_monotonic_ms ELSE l.exchange_monotonic_ms END",
         node,
         incarnation,
-        exchange.at,
+        now,
         exchange.boot_id,
+        exchange.at,
         exchange.monotonic_ms,
         float(lease_seconds),
     )

@@ -78,7 +78,10 @@ async def take_poll(unit: UnitOfWork, call: NodeCall, poll: PollRequest) -> floa
     seconds = float(DEFAULT_LEASE_SECONDS if pool is None else pool.lease_seconds)
     if before is not None and before.boot_id != poll.boot_id:
         await _end_lost_with_boot(unit, before, poll.held, now)
-    await renew_lease(unit, call.node, call.incarnation, Exchange(poll.boot_id, now, poll.sent_monotonic_ms), seconds)
+    exchange = Exchange(poll.boot_id, now, poll.sent_monotonic_ms)
+    if before is not None and before.boot_id == poll.boot_id:
+        exchange = exchange.after(before.exchanges[0])
+    await renew_lease(unit, call.node, call.incarnation, now, exchange, seconds)
     if before is None or before.silent:
         await note_changes(unit, ChangeKind.NODE, [call.node])
     await _settle_missing(unit, call.node, poll.held, now)
