@@ -43,7 +43,8 @@ async def write_csv(unit: UnitOfWork, folder: Path, export_id: ExportId, query: 
     """Writes the file in pages, and under its name only when it is whole: nobody ever reads half of it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = export_file(folder, export_id)
-    draft = target.with_suffix(f".{os.getpid()}.part")
+    # One name: whoever builds holds the export's row, and what a killed worker left is written over.
+    draft = target.with_suffix(".part")
     digest, size, rows = hashlib.sha256(), 0, 0
     running = await list_unwritten_ids(unit, query)
     place: Place | None = Place()
