@@ -22,6 +22,8 @@ from millpond_kernel.streams import READ_COUNT, Consumer, FeedGone, load_snapsho
 from millpond_kernel.uow import UnitOfWork
 
 BLOCK_MILLISECONDS = 1000
+# A publisher that stays silent is asked at least once in so many of the silences that are set.
+MAX_SILENCES = 6
 MAX_TRIES = 5
 
 
@@ -104,7 +106,7 @@ class ConsumerRunner:
     async def _follow(self, cursor: int, stop: Stop) -> None:
         # The first look is at the feed: it tells the head, and catches up when Redis holds less than we need.
         cursor = await self._catch_up(cursor, stop)
-        quiet_since = time.monotonic()
+        quiet_since, patience = time.monotonic(), self._silence_seconds
         while not stop.is_set():
             try:
                 envelopes = await self._read_stream(cursor)
@@ -116,10 +118,13 @@ class ConsumerRunner:
             self._note_redis(None)
             if envelopes and envelopes[0].seq == cursor + 1:
                 cursor = await self._apply(cursor, _contiguous(envelopes), stop)
-                quiet_since = time.monotonic()
-            elif envelopes or time.monotonic() - quiet_since > self._silence_seconds:
-                cursor = await self._catch_up(cursor, stop)
-                quiet_since = time.monotonic()
+                quiet_since, patience = time.monotonic(), self._silence_seconds
+            elif envelopes or time.monotonic() - quiet_since > patience:
+                reached = await self._catch_up(cursor, stop)
+                # While the feed has nothing either, it is asked less and less often.
+                longest = MAX_SILENCES * self._silence_seconds
+                patience = self._silence_seconds if reached > cursor else min(2 * patience, longest)
+                cursor, quiet_since = reached, time.monotonic()
 
     def _note_redis(self, error: Exception | None) -> None:
         """Logs when the stream becomes unreadable, once, and when it is back."""

@@ -18,6 +18,8 @@ from millpond_kernel.pausing import end_task
 from millpond_kernel.streams import READ_COUNT, stream_fields
 
 LOOK_BACK = 5000
+# Silence of the stream after which the feed is asked: a revocation is known within five seconds either way.
+QUIET_MILLISECONDS = 4000
 
 
 class Follower:
@@ -76,20 +78,22 @@ class Follower:
                 return
 
     async def _read_stream_until_quiet(self) -> None:
-        quiet_seconds = 0
-        while quiet_seconds < 4:
+        while True:
             try:
-                reply = await self._redis.xread({self._stream: f"{self._seq}-0"}, count=READ_COUNT, block=1000)
+                reply = await self._redis.xread(
+                    {self._stream: f"{self._seq}-0"}, count=READ_COUNT, block=QUIET_MILLISECONDS
+                )
             except (RedisError, OSError):
                 await asyncio.sleep(0.5)
                 return
             found = stream_fields(reply)
+            if not found:
+                return
             for fields in found:
                 envelope = Envelope.model_validate_json(fields[b"e"])
                 if envelope.seq != self._seq + 1:
                     return
                 self._take(envelope)
-            quiet_seconds = 0 if found else quiet_seconds + 1
 
     def _take(self, envelope: Envelope) -> None:
         self._seq = envelope.seq
