@@ -161,7 +161,9 @@ def restore(
         _errors.print(f"[bold red]millpond restore:[/bold red] {error}", highlight=False)
         raise typer.Exit(1) from error
     where = f" --data-dir {data_dir}" if data_dir else "" if name == "default" else f" --name {name}"
-    console.print(f"restored the stack of {manifest['made_at']} into {paths.folder}; start it with `millpond up{where}`")
+    console.print(
+        f"restored the stack of {manifest['made_at']} into {paths.folder}; start it with `millpond up{where}`"
+    )
 
 
 def doctor(
