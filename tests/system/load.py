@@ -54,14 +54,22 @@ class Load:
             else:
                 await asyncio.sleep(0.1)
 
-    async def wait_until_running(self, count: int, seconds: float = 30.0) -> None:
-        """Waits until so many tasks run, by their witnesses."""
+    async def wait_until_running(
+        self, count: int, seconds: float = 60.0, feeding: asyncio.Task[None] | None = None
+    ) -> None:
+        """Waits until so many tasks run, by their witnesses; a failure of the feeding ends the wait."""
 
         async def enough_run() -> bool:
+            if feeding is not None and feeding.done():
+                feeding.result()
             begun, ended = self.witnesses()
             return begun - ended >= count
 
-        await eventually(enough_run, seconds)
+        try:
+            await eventually(enough_run, seconds)
+        except AssertionError as error:
+            jobs = f"{len(self.history.submissions)} submitted, (begun, ended) = {self.witnesses()}"
+            raise AssertionError(f"{error}: {jobs}\n{self.stack.describe()}") from error
 
     async def wait_for_ends(self, seconds: float = 90.0) -> dict[str, str]:
         """Waits until every acknowledged job has ended; job name -> state."""

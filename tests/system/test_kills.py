@@ -102,7 +102,7 @@ async def run_under_faults(
         feeding = asyncio.create_task(load.feed(jobs, done))
         try:
             for fault in faults:
-                await load.wait_until_running(min(together, -(-jobs // 3)) - 1)
+                await load.wait_until_running(min(together, -(-jobs // 3)) - 1, feeding=feeding)
                 await asyncio.sleep(rng.uniform(0, pause_seconds))
                 await fault(load)
             done.set()
