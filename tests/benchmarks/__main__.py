@@ -8,6 +8,8 @@ import importlib
 import sys
 import traceback
 
+import structlog
+
 BENCHMARKS = ("planner", "scheduler", "http", "billing", "stack")
 
 
@@ -19,6 +21,8 @@ def main() -> int:
     unknown = sorted(set(wanted) - set(BENCHMARKS))
     if unknown:
         parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    # Standard output holds figures and nothing else.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     failed = []
     for name in BENCHMARKS:
         if name not in wanted:
