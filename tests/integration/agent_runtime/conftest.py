@@ -15,7 +15,7 @@ from tests.integration.agent_runtime.task_runs import MakeSpec
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder that task users can reach; pytest's own lies below a closed one."""
-    with tempfile.TemporaryDirectory(prefix="millpond-test-") as name:
+    with tempfile.TemporaryDirectory(prefix="millpond-test-", ignore_cleanup_errors=True) as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
