@@ -1,11 +1,9 @@
 """What a log line may hold when something unexpected fails."""
 
 import json
-from collections.abc import Iterator
 
 import asyncpg
 import pytest
-import structlog
 
 from millpond_contracts.bodies.jobs import RunSpec
 from millpond_kernel.observability import configure_logging, log
@@ -15,14 +13,6 @@ pytestmark = pytest.mark.unit
 CANARY = "canary-4711"
 
 
-@pytest.fixture
-def logging_of_others() -> Iterator[None]:
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
-
-
-@pytest.mark.usefixtures("logging_of_others")
 def test_error_when_postgresql_tells_the_failing_row_then_the_log_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", "json")
     error = asyncpg.CheckViolationError('new row violates check constraint "x"')
