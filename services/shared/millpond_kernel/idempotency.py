@@ -7,7 +7,7 @@ be retried.
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -23,6 +23,8 @@ from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import UnitOfWork
 
 NOBODY = UUID(int=0)
+
+Answer = TypeVar("Answer", bound=BaseModel)
 
 # How long a second caller waits for the first with the same key, and how long any later statement for a lock.
 KEY_WAIT_SECONDS = 2
@@ -57,11 +59,11 @@ async def run_idempotent(
     database: Database,
     principal: Principal,
     key: str,
-    work: Callable[[UnitOfWork], Awaitable[BaseModel]],
+    work: Callable[[UnitOfWork], Awaitable[Answer]],
     *,
     status: int = 201,
-    location: Callable[[BaseModel], str] | None = None,
-    redact: Callable[[BaseModel], BaseModel] | None = None,
+    location: Callable[[Answer], str] | None = None,
+    redact: Callable[[Answer], Answer] | None = None,
 ) -> Response:
     """Runs `work` in one unit of work with the key's row, or returns what it answered the first time.
 
@@ -112,7 +114,7 @@ async def _replay(unit: UnitOfWork, owner: UUID, key: str, fingerprint: bytes) -
     return Response(row["body"], row["status"], headers, media_type="application/json")
 
 
-def _headers(answer: BaseModel, location: Callable[[BaseModel], str] | None) -> dict[str, str]:
+def _headers(answer: Answer, location: Callable[[Answer], str] | None) -> dict[str, str]:
     headers: dict[str, str] = {}
     generation = getattr(answer, "generation", None)
     if isinstance(generation, int):

@@ -82,7 +82,7 @@ async def create_api_key(request: Request, spec: ApiKeySpec, caller: AdminCaller
         caller,
         key,
         lambda unit: usecases.create_api_key(unit, caller, spec),
-        location=lambda made: f"/v1/api-keys/{made.api_key_id}",  # type: ignore[attr-defined]
+        location=lambda made: f"/v1/api-keys/{made.api_key_id}",
         redact=lambda made: made.model_copy(update={"secret": None}),
     )
 

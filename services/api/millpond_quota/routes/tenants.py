@@ -29,7 +29,7 @@ async def create_tenant(request: Request, spec: TenantSpec, caller: OperatorCall
         caller,
         key,
         lambda unit: usecases.create_tenant(unit, caller, spec),
-        location=lambda tenant: f"/v1/tenants/{tenant.tenant_id}",  # type: ignore[attr-defined]
+        location=lambda tenant: f"/v1/tenants/{tenant.tenant_id}",
     )
 
 
@@ -79,7 +79,7 @@ async def create_project(request: Request, spec: ProjectSpec, caller: AdminCalle
         caller,
         key,
         lambda unit: usecases.create_project(unit, caller, spec),
-        location=lambda project: f"/v1/projects/{project.project_id}",  # type: ignore[attr-defined]
+        location=lambda project: f"/v1/projects/{project.project_id}",
     )
 
 

@@ -28,7 +28,7 @@ async def create_virtual_pool(
         caller,
         key,
         lambda unit: usecases.create_virtual_pool(unit, caller, spec),
-        location=lambda made: f"/v1/virtual-pools/{made.virtual_pool_id}",  # type: ignore[attr-defined]
+        location=lambda made: f"/v1/virtual-pools/{made.virtual_pool_id}",
     )
 
 

@@ -31,7 +31,7 @@ async def create_flavor(request: Request, spec: FlavorSpec, caller: OperatorCall
         caller,
         key,
         lambda unit: usecases.create_flavor(unit, caller, spec),
-        location=lambda made: f"/v1/flavors/{made.name}",  # type: ignore[attr-defined]
+        location=lambda made: f"/v1/flavors/{made.name}",
     )
 
 

@@ -1,7 +1,6 @@
 """`/v1/join-tokens`: what a machine needs to join."""
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
 
 from millpond_contracts.bodies.nodes import JoinTokenSpec, JoinTokenView
 from millpond_contracts.bodies.shapes import Page
@@ -27,8 +26,8 @@ async def create_join_token(
         caller,
         key,
         lambda unit: usecases.create_join_token(unit, caller, spec),
-        location=lambda made: f"/v1/join-tokens/{made.join_token_id}",  # type: ignore[attr-defined]
-        redact=_without_token,
+        location=lambda made: f"/v1/join-tokens/{made.join_token_id}",
+        redact=lambda made: made.model_copy(update={"token": None}),
     )
 
 
@@ -47,7 +46,3 @@ async def revoke_join_token(
     """Revokes a join token; nodes that joined with it stay."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         await usecases.revoke_join_token(unit, caller, join_token_id, match)
-
-
-def _without_token(made: BaseModel) -> BaseModel:
-    return made.model_copy(update={"token": None})

@@ -28,7 +28,7 @@ async def create_pool(request: Request, spec: PoolSpec, caller: OperatorCaller, 
         caller,
         key,
         lambda unit: usecases.create_pool(unit, caller, spec),
-        location=lambda made: f"/v1/pools/{made.pool_id}",  # type: ignore[attr-defined]
+        location=lambda made: f"/v1/pools/{made.pool_id}",
     )
 
 

@@ -37,7 +37,7 @@ async def create_export(request: Request, spec: ExportSpec, caller: ReaderCaller
         key,
         lambda unit: _queue(unit, caller, spec, now),
         status=202,
-        location=lambda made: f"/v1/exports/{made.export_id}",  # type: ignore[attr-defined]
+        location=lambda made: f"/v1/exports/{made.export_id}",
     )
     await request.app.state.enqueue("export", str(ExportView.model_validate_json(bytes(response.body)).export_id))
     return response

@@ -26,7 +26,7 @@ async def publish(request: Request, spec: PriceVersionSpec, caller: OperatorCall
         caller,
         key,
         lambda unit: publish_prices(unit, caller, spec),
-        location=lambda made: f"/v1/price-books/{made.price_version_id}",  # type: ignore[attr-defined]
+        location=lambda made: f"/v1/price-books/{made.price_version_id}",
     )
 
 
