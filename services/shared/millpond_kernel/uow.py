@@ -14,15 +14,12 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-from sqlalchemy import Executable
-from sqlalchemy.dialects.postgresql.asyncpg import dialect as asyncpg_dialect
 
 from millpond_contracts.events import Event
 from millpond_contracts.ids import EventId, TenantId
 from millpond_kernel.observability import current_request_id
 
 _current: ContextVar["UnitOfWork | None"] = ContextVar("millpond_unit_of_work", default=None)
-_DIALECT = asyncpg_dialect()  # type: ignore[no-untyped-call]
 
 _INSERT_OUTBOX = """
 INSERT INTO outbox (event_id, type, subject, tenant_id, generation, body, happened_at, traceparent)
@@ -73,7 +70,7 @@ class AuditEntry:
 
 
 class UnitOfWork:
-    """One open transaction. SQL goes through `fetch`, `fetchrow`, `fetchval`, `execute`; text or SQLAlchemy Core."""
+    """One open transaction. SQL goes through `fetch`, `fetchrow`, `fetchval`, `execute`: text, with $1 … $n."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self.connection = connection
@@ -100,26 +97,22 @@ class UnitOfWork:
         """Adds an audit row to this transaction."""
         self._audit.append(entry)
 
-    async def fetch(self, statement: str | Executable, *arguments: object) -> list[asyncpg.Record]:
+    async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """All rows of the statement."""
-        text, values = _render(statement, arguments)
-        rows: list[asyncpg.Record] = await self.connection.fetch(text, *values)
+        rows: list[asyncpg.Record] = await self.connection.fetch(statement, *arguments)
         return rows
 
-    async def fetchrow(self, statement: str | Executable, *arguments: object) -> asyncpg.Record | None:
+    async def fetchrow(self, statement: str, *arguments: object) -> asyncpg.Record | None:
         """The first row, or None."""
-        text, values = _render(statement, arguments)
-        return await self.connection.fetchrow(text, *values)
+        return await self.connection.fetchrow(statement, *arguments)
 
-    async def fetchval(self, statement: str | Executable, *arguments: object) -> Any:
+    async def fetchval(self, statement: str, *arguments: object) -> Any:
         """The first column of the first row, or None."""
-        text, values = _render(statement, arguments)
-        return await self.connection.fetchval(text, *values)
+        return await self.connection.fetchval(statement, *arguments)
 
-    async def execute(self, statement: str | Executable, *arguments: object) -> int:
+    async def execute(self, statement: str, *arguments: object) -> int:
         """Runs the statement and tells how many rows it touched."""
-        text, values = _render(statement, arguments)
-        tag: str = await self.connection.execute(text, *values)
+        tag: str = await self.connection.execute(statement, *arguments)
         return int(tag.rsplit(" ", 1)[-1]) if tag[-1:].isdigit() else 0
 
     async def commit(self) -> None:
@@ -138,14 +131,6 @@ class UnitOfWork:
         self.wrote_events = bool(self._events)
         if await self.connection.execute("COMMIT") != "COMMIT":
             raise TransactionAborted("a statement of this unit of work failed; its error must leave the block")
-
-
-def _render(statement: str | Executable, arguments: Sequence[object]) -> tuple[str, Sequence[object]]:
-    if isinstance(statement, str):
-        return statement, arguments
-    compiled = statement.compile(dialect=_DIALECT, compile_kwargs={"render_postcompile": True})  # type: ignore[attr-defined]
-    parameters = compiled.construct_params()
-    return str(compiled), [parameters[name] for name in compiled.positiontup or ()]
 
 
 def _event_columns(events: Sequence[tuple[Event, datetime | None]]) -> tuple[list[Any], ...]:
