@@ -49,7 +49,9 @@ def get_text(path: str, **query: Parameter) -> Call[str]:
 
 def get_page(path: str, model: type[Model], **query: Parameter) -> Call[Page[Model]]:
     """Reads the first page of a list; `next_page` goes on."""
-    return Call("GET", path, _reader(Page[model]), query={"limit": str(PAGE_LIMIT), **_query(query)})  # type: ignore[valid-type]
+    # mypy takes no class that is chosen at run time for a type; pydantic makes the page's model from it.
+    reader = _reader(Page[model])  # type: ignore[valid-type]
+    return Call("GET", path, reader, query={"limit": str(PAGE_LIMIT), **_query(query)})
 
 
 def next_page(call: Call[Page[Model]], cursor: str) -> Call[Page[Model]]:

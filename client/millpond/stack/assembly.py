@@ -15,7 +15,7 @@ from millpond.stack.keys import SERVICES, StackKeys
 from millpond.stack.options import StackOptions
 from millpond.stack.paths import StackPaths
 from millpond.stack.ports import LOOPBACK, find_free_port
-from millpond.stack.processes import ProcessSpec, RestartPolicy, engine_process, http_ready, python_command
+from millpond.stack.processes import ProcessSpec, ReadyProbe, RestartPolicy, engine_process, http_ready, python_command
 from millpond.stack.users import SystemUser, find_closed_python_folder, make_open_folder
 
 # Imported once by the fork server and shared by every process that is forked from it.
@@ -26,8 +26,6 @@ PRELOADED = (
     "httptools",
     "asyncpg",
     "redis.asyncio",
-    "sqlalchemy",
-    "sqlalchemy.dialects.postgresql.asyncpg",
     "pydantic_settings",
     "httpx",
     "joserfc.jwt",
@@ -96,20 +94,32 @@ class Assembly:
         credentials = f"millpond_{service}:{quote(self.keys.passwords[service])}"
         return urlunsplit(parts._replace(netloc=f"{credentials}@{host}"))
 
-    def service(self, name: str, *argv: str, services: tuple[str, ...], **changes: object) -> ProcessSpec:
+    def service(
+        self,
+        name: str,
+        *argv: str,
+        services: tuple[str, ...],
+        needs: tuple[str, ...] = ("bootstrap",),
+        ready: ReadyProbe | None = None,
+    ) -> ProcessSpec:
         """The specification of a process that hosts services."""
-        spec = ProcessSpec(
+        return ProcessSpec(
             name=name,
             argv=argv,
             environment=self.environment(*services),
             folder=self.paths.work,
             log_file=self.paths.logs / f"{name}.log",
             user=self.user,
-            needs=("bootstrap",),
+            needs=needs,
+            ready=ready,
             preloaded=True,
             stop_timeout_seconds=15.0,
         )
-        return replace(spec, **changes)  # type: ignore[arg-type]
+
+    def step(self, name: str, module: str, needs: tuple[str, ...], secrets: Mapping[str, str]) -> ProcessSpec:
+        """The specification of a step that runs once, with all services' secrets and some of its own."""
+        spec = self.service(name, *python_command(module), services=SERVICES, needs=needs)
+        return replace(spec, restart=RestartPolicy.ONCE, environment={**spec.environment, **secrets})
 
 
 def choose_service_user(user: SystemUser | None) -> SystemUser | None:
@@ -152,25 +162,11 @@ def stack_processes(assembly: Assembly, engines: tuple[Engine, ...]) -> list[Pro
 
 
 def _first_steps(assembly: Assembly, engines: tuple[str, ...]) -> list[ProcessSpec]:
-    migrate = assembly.service(
-        "migrate",
-        *python_command("millpond_kernel.migrate"),
-        services=SERVICES,
-        needs=engines,
-        restart=RestartPolicy.ONCE,
-    )
-    environment = {**migrate.environment, "MILLPOND_OWNER_DATABASE_URL": assembly.database_url}
-    keys = {"MILLPOND_OPERATOR_KEY": assembly.keys.operator_key}
-    bootstrap = assembly.service(
-        "bootstrap",
-        *python_command("millpond_quota.bootstrap"),
-        services=SERVICES,
-        needs=("migrate",),
-        restart=RestartPolicy.ONCE,
-    )
+    owner = {"MILLPOND_OWNER_DATABASE_URL": assembly.database_url}
+    operator = {"MILLPOND_OPERATOR_KEY": assembly.keys.operator_key}
     return [
-        replace(migrate, environment=environment),
-        replace(bootstrap, environment={**bootstrap.environment, **keys}),
+        assembly.step("migrate", "millpond_kernel.migrate", engines, owner),
+        assembly.step("bootstrap", "millpond_quota.bootstrap", ("migrate",), operator),
     ]
 
 

@@ -19,6 +19,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -30,6 +31,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from millpond.stack.launch import open_log, tie_to_parent
 from millpond.stack.users import SystemUser
@@ -65,6 +67,11 @@ class ForkRequest:
     log_file: str
     user: tuple[str, int, int] | None
     death_signal: int
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> Self:
+        """The request of a line that `to_line` made; JSON has no tuples, so the user is made one again."""
+        return cls(**{**message, "user": tuple(message["user"]) if message["user"] else None})
 
     def to_line(self) -> bytes:
         """Returns the request as the line that the server reads."""
@@ -116,12 +123,12 @@ class ForkServer:
         *lines, self._buffer = (self._buffer + part).split(b"\n")
         return lines
 
-    def _handle(self, message: dict[str, object]) -> ForkRequest | None:
+    def _handle(self, message: dict[str, Any]) -> ForkRequest | None:
         op = message.pop("op")
         if op == "signal":
-            self._signal(int(str(message["pid"])), int(str(message["signal"])), bool(message["group"]))
+            self._signal(message["pid"], message["signal"], message["group"])
             return None
-        return self._fork(ForkRequest(**message))  # type: ignore[arg-type]
+        return self._fork(ForkRequest.from_message(message))
 
     def _fork(self, request: ForkRequest) -> ForkRequest | None:
         pid = os.fork()
@@ -213,7 +220,7 @@ def preload(modules: list[str]) -> None:
             importlib.import_module(module)
         except Exception:
             # Whoever needs it fails by itself, with its own name on the error.
-            print(f"fork server: cannot import {module}", file=sys.stderr)  # noqa: T201
+            sys.stderr.write(f"fork server: cannot import {module}\n")
             traceback.print_exc()
     gc.collect()
     gc.freeze()
@@ -232,7 +239,8 @@ def main() -> None:
     preload([name for name in options.preload.split(",") if name])
     request = ForkServer(control).serve()
     if request is not None:
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
         sys.argv = [request.module, *request.arguments]
         runpy.run_module(request.module, run_name="__main__", alter_sys=True)
 
