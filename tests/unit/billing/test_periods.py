@@ -1,7 +1,6 @@
 """Billing months in a tenant's zone: measured vectors, anchor arithmetic, changes of zone."""
 
 from datetime import UTC, date, datetime
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -78,16 +77,6 @@ def test_period_at_when_any_instant_then_it_lies_inside_and_neighbours_touch(cal
     assert calendar.period(period.number + 1).start == period.end
     assert calendar.period_at(period.end).number == period.number + 1
     assert period.end not in period
-
-
-@given(calendars, moments)
-def test_boundaries_when_a_year_is_divided_then_its_parts_touch(calendar: Calendar, start: int) -> None:
-    end = start + 366 * 86_400 * SECOND
-
-    inner = calendar.boundaries_between(start, end)
-
-    assert 11 <= len(inner) <= 13
-    assert all(first < last for first, last in pairwise((start, *inner, end)))
 
 
 @given(moments, st.lists(st.sampled_from(ZONES), min_size=1, max_size=6))

@@ -1,15 +1,12 @@
-"""Statements, adjustments, display and credit notes: exact sums, one rounding, nothing posted twice."""
+"""Statements and adjustments: exact sums, one rounding, nothing posted twice."""
 
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.factories.billing import CPU, GPU, HOUR, SECOND, START, book, named, price_version, timeline
 
-from millpond_billing.domain.credits import CreditNote, CreditRefused, credit, creditable
 from millpond_billing.domain.periods import Period
 from millpond_billing.domain.prices import PriceBook
 from millpond_billing.domain.rating import Charge, rate_timeline
@@ -20,20 +17,18 @@ from millpond_billing.domain.statements import (
     booked_sums,
     charges_in,
     digest_of,
-    displayed_amounts,
     minor_unit_decimals,
     rerating_adjustments,
 )
 from millpond_contracts.bodies.bills import ChargeKind
 from millpond_contracts.ids import TenantId
-from millpond_contracts.prices import Sku, exact_sum, round_half_up
+from millpond_contracts.prices import exact_sum
 
 pytestmark = pytest.mark.unit
 
 T1 = named(TenantId, "t1")
 PERIOD = Period(5, START - HOUR, START + HOUR)
 BOOK = book(price_version("v1", {GPU: "0.000001234567890123", CPU: "0.00000007"}))
-amounts = st.decimals(-1000, 1000, places=24)
 
 
 def charges(prices: PriceBook = BOOK, **parts: Any) -> tuple[Charge, ...]:
@@ -98,14 +93,6 @@ def test_minor_unit_when_asked_then_is_that_of_the_currency(currency: str, decim
     assert minor_unit_decimals(currency) == decimals
 
 
-@given(st.lists(amounts, max_size=60), st.integers(0, 3))
-def test_display_when_amounts_are_rounded_then_they_still_sum_to_the_total(exact: list[Decimal], decimals: int) -> None:
-    shown = displayed_amounts(exact, decimals)
-
-    assert sum(shown, Decimal(0)) == round_half_up(exact_sum(exact), decimals)
-    assert all(abs(one - other) < Decimal(1).scaleb(-decimals) for one, other in zip(shown, exact, strict=True))
-
-
 def test_rerating_when_nothing_changed_then_posts_nothing() -> None:
     assert rerating_adjustments(PERIOD, booked_sums(charges()), charges()) == ()
 
@@ -140,41 +127,3 @@ def test_statement_when_it_carries_adjustments_then_they_are_a_line_of_their_own
     assert bill.digest != statement().digest
     renamed = tuple(replace(one, reason="other") for one in adjustments)
     assert statement(adjustments=renamed).digest != bill.digest
-
-
-@given(st.lists(st.tuples(st.sampled_from([0, 1, 2, 3]), st.decimals("0.01", 1, places=6)), max_size=12))
-def test_credits_when_split_in_any_parts_and_order_then_sum_to_the_statement(parts: list[tuple[int, Decimal]]) -> None:
-    bill = statement()
-    keys = sorted(creditable(bill, []), key=str)
-    notes: list[CreditNote] = []
-    for index, share in parts:
-        key = keys[index % len(keys)]
-        part = round_half_up(creditable(bill, notes)[key] * share, 6)
-        if 0 <= part <= creditable(bill, notes)[key]:
-            notes.append(credit(bill, notes, {key: part}))
-        assert sum(note.total for note in notes) <= bill.total
-    notes.append(credit(bill, notes, creditable(bill, notes)))
-
-    assert sum(note.total for note in notes) == bill.total
-    assert not any(creditable(bill, notes).values())
-
-
-@pytest.mark.parametrize(
-    ("kind", "sku", "amount"),
-    [
-        (ChargeKind.USAGE, CPU, "0.02"),  # beyond the line
-        (ChargeKind.USAGE, GPU, "-0.01"),  # the other sign
-        (ChargeKind.MINIMUM, GPU, "0.01"),  # no such line
-    ],
-)
-def test_credit_when_more_than_remains_then_refuses(kind: ChargeKind, sku: str, amount: str) -> None:
-    with pytest.raises(CreditRefused):
-        credit(statement(), [], {(kind, Sku.parse(sku)): Decimal(amount)})
-
-
-def test_credit_when_lines_were_waived_then_never_gives_back_more_than_the_total() -> None:
-    bill = statement(*charges(stop=START + SECOND))
-    usage = (ChargeKind.USAGE, Sku.parse(GPU))
-
-    with pytest.raises(CreditRefused, match="in total"):
-        credit(bill, [], {usage: creditable(bill, [])[usage]})

@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from tests.factories.billing import CPU, GPU, SECOND, START, allocation_events, facts_of, named, timeline
 
 from millpond_billing.domain.facts import Activated, Fact, Holding, Released
-from millpond_billing.domain.timeline import (
-    AnomalyKind,
-    clamp_happened_at,
-    find_timeline,
-    instant_of,
-    moment_of,
-)
+from millpond_billing.domain.timeline import AnomalyKind, find_timeline, instant_of, moment_of
 from millpond_contracts.ids import AllocationId
 from millpond_contracts.prices import Sku
 
@@ -112,16 +106,6 @@ def test_timeline_when_facts_are_of_two_allocations_then_refuses() -> None:
 def test_holding_when_negative_then_refuses() -> None:
     with pytest.raises(ValueError, match="zero or more"):
         Holding.of({Sku.parse(GPU): -1})
-
-
-@pytest.mark.parametrize(
-    ("reported", "previous", "received", "counted"),
-    [(5, 0, 10, 5), (-5, 0, 10, 0), (15, 0, 10, 10), (5, 8, 6, 8), (20, 8, 6, 8)],
-)
-def test_happened_at_when_reported_then_is_clamped_to_boundary_and_receipt(
-    reported: int, previous: int, received: int, counted: int
-) -> None:
-    assert clamp_happened_at(reported, previous, received) == counted
 
 
 @given(st.datetimes(timezones=st.just(UTC)))

@@ -72,15 +72,6 @@ class Calendar:
             number += 1
         return self.period(number)
 
-    def boundaries_between(self, start: int, end: int) -> tuple[int, ...]:
-        """Every period start in `(start, end)`."""
-        found = []
-        number = self.period_at(start).number + 1
-        while (boundary := self.boundary(number)) < end:
-            found.append(boundary)
-            number += 1
-        return tuple(found)
-
 
 def following_period(previous: Period, calendar: Calendar) -> Period:
     """The period after `previous`, without gap or overlap.

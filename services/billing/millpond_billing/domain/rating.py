@@ -59,7 +59,7 @@ def rate_timeline(
     """
     tenant = timeline.parties.tenant_id
     cuts = (*period_starts, *book.change_points(tenant))
-    segments = cut_segments(timeline, until, lambda sku: cuts)
+    segments = cut_segments(timeline, until, cuts)
     rated = [
         RatedSegment(
             segment,

@@ -1,6 +1,6 @@
 """Segments: the metered time of an allocation, one SKU each, cut so that within one nothing that matters changes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -41,12 +41,12 @@ class Segment:
         return self.end - self.start
 
 
-def cut_segments(timeline: Timeline, until: int, cuts: Callable[[Sku], Iterable[int]]) -> tuple[Segment, ...]:
+def cut_segments(timeline: Timeline, until: int, cuts: Collection[int]) -> tuple[Segment, ...]:
     """The metered time of an allocation up to `until`, ordered by SKU and start.
 
     Args:
         until: what is known up to now; an allocation still open ends here and grows later.
-        cuts: SKU -> instants to cut at (period boundaries, price changes), in any order.
+        cuts: instants to cut at (period boundaries, price changes), in any order.
 
     Returns:
         Per SKU disjoint segments that together cover the time from activation to release in which it was held. Only
@@ -57,14 +57,14 @@ def cut_segments(timeline: Timeline, until: int, cuts: Callable[[Sku], Iterable[
     end = until if timeline.released_at is None else min(until, timeline.released_at)
     segments: list[Segment] = []
     for sku in timeline.skus():
-        points = _points(timeline, sku, timeline.active_at, end, cuts(sku))
+        points = _points(timeline, sku, timeline.active_at, end, cuts)
         segments.extend(
             _segment(timeline, sku, start, stop) for start, stop in pairwise(points) if timeline.amount_at(sku, start)
         )
     return tuple(segments)
 
 
-def _points(timeline: Timeline, sku: Sku, start: int, end: int, cuts: Iterable[int]) -> list[int]:
+def _points(timeline: Timeline, sku: Sku, start: int, end: int, cuts: Collection[int]) -> list[int]:
     if end <= start:
         return []
     points = {start, end, *cuts}

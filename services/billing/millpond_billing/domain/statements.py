@@ -4,9 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from hashlib import sha256
-from math import floor
 
 from millpond_billing.domain.periods import Period
 from millpond_billing.domain.rating import Charge, RatedSegment, charges_of
@@ -178,20 +176,6 @@ def rerating_adjustments(
         if seconds or amount:
             differences.append(Adjustment(key, original_period, seconds, amount, reason))
     return tuple(differences)
-
-
-def displayed_amounts(amounts: Sequence[Decimal], decimals: int) -> tuple[Decimal, ...]:
-    """The amounts in whole minor units, for display, whose sum is the rounded sum of the exact ones.
-
-    Largest remainder: each is rounded down, and what is missing goes to those that lost most, earliest first.
-    """
-    scaled = [Fraction(amount) * 10**decimals for amount in amounts]
-    units = [floor(amount) for amount in scaled]
-    target = int(round_half_up(exact_sum(amounts), decimals).scaleb(decimals))
-    by_loss = sorted(range(len(units)), key=lambda index: units[index] - scaled[index])
-    for index in by_loss[: target - sum(units)]:
-        units[index] += 1
-    return tuple(Decimal(unit).scaleb(-decimals) for unit in units)
 
 
 def _sum_lines(charges: Sequence[Charge]) -> list[StatementLine]:

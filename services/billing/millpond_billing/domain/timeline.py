@@ -93,15 +93,6 @@ def moment_of(instant: int) -> datetime:
     return _EPOCH + timedelta(microseconds=instant)
 
 
-def clamp_happened_at(reported: int, previous_boundary: int, received_at: int) -> int:
-    """The instant that counts for a report: within `[previous_boundary, received_at]`.
-
-    Where the receipt lies before the boundary (the server's clock was set back), the boundary holds: no slice of time
-    is ever negative.
-    """
-    return max(previous_boundary, min(reported, received_at))
-
-
 def find_timeline(facts: Iterable[Fact]) -> Timeline | None:
     """The timeline that the facts of one allocation tell, the same for any order and any duplicates.
 
