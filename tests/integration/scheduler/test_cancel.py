@@ -87,6 +87,23 @@ async def test_cancel_when_the_task_ends_well_before_the_stop_reaches_it_then_it
     assert await world.job_state(job.job_id) == "succeeded"
 
 
+async def test_cancel_when_the_agent_stops_the_task_by_itself_then_its_own_reason_stands(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    job = await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.run_task(node.node_id, task)
+    await world.report(node.node_id, world.make_report(task, ReportKind.STOPPING, reason=EndReason.TIME_LIMIT))
+    assert (await world.cancel(share, job.job_id)).state is JobState.RUNNING
+    assert [stop.allocation_id for stop in (await world.poll(node.node_id, [task])).stops] == [task.allocation_id]
+    await world.end_task(node.node_id, task, -15, reason=EndReason.TIME_LIMIT)
+    row = (await world.fetch("SELECT state, reason FROM allocation"))[0]
+    assert (row["state"], row["reason"]) == ("released", "time_limit")
+    assert await world.job_state(job.job_id) == "cancelled"
+    await world.assert_counters_are_true()
+
+
 async def test_cancel_when_ended_or_foreign_then_refused(world: World) -> None:
     share = await world.add_virtual_pool()
     job = await world.submit(share)

@@ -124,7 +124,7 @@ class Life:
             self.release(reason, at)
             return
         record.order_sent_at = None  # the stop is a new order
-        self._leave(at)
+        self._leave()
         self._emit(AllocationStopRequested, at)
 
     def leave(self, at: datetime, reason: EndReason | None = None) -> None:
@@ -134,7 +134,7 @@ class Life:
         if reason in PROVIDER_ENDS:
             self.record.stop_requested_at = self.record.waived_from = at
             self.record.stop_reason = reason
-        self._leave(at)
+        self._leave()
         self.changed = True
         if reason in PROVIDER_ENDS:
             self._emit(AllocationStopRequested, at)
@@ -153,8 +153,9 @@ class Life:
         self._end_task(FINAL_STATE[reason])
         self._emit(AllocationReleased, record.released_at)
 
-    def _leave(self, at: datetime) -> None:
-        self.record.state = transition(self.record.state, AllocationState.RELEASING)
+    def _leave(self) -> None:
+        if self.record.state is not AllocationState.RELEASING:  # the agent may be stopping it already, by itself
+            self.record.state = transition(self.record.state, AllocationState.RELEASING)
         if self.task_state in _STOPPABLE:
             self._move_task(TaskState.STOPPING)
 
