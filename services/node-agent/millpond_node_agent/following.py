@@ -29,6 +29,7 @@ from millpond_node_agent.runtimes.protocol import (
     TaskSpec,
     TaskState,
     TaskStatus,
+    TaskTerms,
 )
 from millpond_node_agent.spool import Spool
 from millpond_node_agent.stops import StopReasons
@@ -65,7 +66,7 @@ class Follower:
         self._run = run
         self._assignment = assignment
         self.allocation_id = AllocationId.parse(run.allocation_id)
-        self.epoch = run.epoch
+        self.epoch = run.terms.epoch
         self.told = asyncio.Event()
         self.is_held = True
         self._ended = asyncio.Event()
@@ -96,11 +97,11 @@ class Follower:
     def fence(self, kill_ms: int) -> None:
         """The lease ran out: be dead at `kill_ms`, whatever grace the task has."""
         left = max(0.0, (kill_ms - monotonic_ms()) / 1000)
-        self.order_stop(min(left, self._run.stop_grace_seconds), EndReason.NODE_LOST)
+        self.order_stop(min(left, self._run.terms.stop_grace_seconds), EndReason.NODE_LOST)
 
     def stop_by_own_grace(self, reason: EndReason, longest_seconds: float) -> None:
         """Stop it with the grace that its job asked for, within a bound."""
-        self.order_stop(min(self._run.stop_grace_seconds, longest_seconds), reason)
+        self.order_stop(min(self._run.terms.stop_grace_seconds, longest_seconds), reason)
 
     async def follow(self) -> None:
         """Returns when the task is over, told to the scheduler, and removed here."""
@@ -127,7 +128,7 @@ class Follower:
             if not self._tools.lease.is_valid:
                 return False  # not told: the scheduler gives it again, here or elsewhere
             try:
-                await self._launch(task_spec(assignment))
+                await self._launch(task_spec(assignment, self._run))
             except RefusedTask as refused:
                 await self._refuse(refused)
                 return False
@@ -291,7 +292,7 @@ class Follower:
         return sequence
 
     def _record(self, status: TaskStatus) -> None:
-        self._tools.spool.record_run(replace(self._run, epoch=self.epoch, status=status))
+        self._tools.spool.record_run(Run(replace(self._run.terms, epoch=self.epoch), status))
 
     def _ordered(self) -> EndReason | None:
         return self._tools.stops.find(self._run.allocation_id)
@@ -324,29 +325,9 @@ class ExitWatch:
         self.close()
 
 
-def task_spec(assignment: Assignment) -> TaskSpec:
-    """What the runtime is to run."""
-    return TaskSpec(
-        allocation_id=str(assignment.allocation_id),
-        job_id=str(assignment.job_id),
-        task_id=str(assignment.task_id),
-        tenant_id=str(assignment.tenant_id),
-        attempt=assignment.attempt,
-        epoch=assignment.epoch,
-        command=assignment.command,
-        env=assignment.env,
-        image=assignment.image,
-        cpu_milli=assignment.cpu_milli,
-        memory_mib=assignment.memory_mib,
-        devices=_grants(assignment),
-        stop_grace_seconds=assignment.stop_grace_seconds,
-        time_limit_seconds=assignment.time_limit_seconds,
-    )
-
-
 def assigned_run(assignment: Assignment) -> Run:
     """The run that the assignment will become; nothing of it exists yet."""
-    return Run(
+    terms = TaskTerms(
         allocation_id=str(assignment.allocation_id),
         job_id=str(assignment.job_id),
         task_id=str(assignment.task_id),
@@ -355,14 +336,15 @@ def assigned_run(assignment: Assignment) -> Run:
         epoch=assignment.epoch,
         cpu_milli=assignment.cpu_milli,
         memory_mib=assignment.memory_mib,
-        devices=_grants(assignment),
+        devices=tuple(
+            DeviceGrant(share.identity, share.vendor, share.index, share.uuid, share.milli, share.memory_mib)
+            for share in assignment.devices
+        ),
         stop_grace_seconds=assignment.stop_grace_seconds,
-        status=TaskStatus(TaskState.PREPARED, boot_id()),
     )
+    return Run(terms, TaskStatus(TaskState.PREPARED, boot_id()))
 
 
-def _grants(assignment: Assignment) -> tuple[DeviceGrant, ...]:
-    return tuple(
-        DeviceGrant(share.identity, share.vendor, share.index, share.uuid, share.milli, share.memory_mib)
-        for share in assignment.devices
-    )
+def task_spec(assignment: Assignment, run: Run) -> TaskSpec:
+    """What the runtime is to run for the assignment that becomes `run`."""
+    return TaskSpec(run.terms, assignment.command, assignment.env, assignment.image, assignment.time_limit_seconds)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millpond_node_agent.runtimes.boottime import monotonic_ms
-from millpond_node_agent.runtimes.protocol import RefusedTask, Runtime, TaskSpec, TaskState, TaskStatus
+from millpond_node_agent.runtimes.protocol import RefusedTask, Runtime, TaskSpec, TaskState, TaskStatus, TaskTerms
 
 # The sum of the squares from 1 to 1000, by n(n+1)(2n+1)/6.
 _EXPECTED = "333833500"
@@ -88,19 +88,16 @@ async def _wait_for_end(runtime: Runtime, name: str) -> TaskStatus:
 
 
 def _check_spec(name: str) -> TaskSpec:
-    return TaskSpec(
+    terms = TaskTerms(
         allocation_id=name,
         job_id="check",
         task_id="check",
         tenant_id="check",
         attempt=1,
         epoch=0,
-        command=("/bin/sh", "-c", _SCRIPT),
-        env={},
-        image=None,
         cpu_milli=1000,
         memory_mib=_MEMORY_MIB,
         devices=(),
         stop_grace_seconds=0,
-        time_limit_seconds=int(_DEADLINE_SECONDS),
     )
+    return TaskSpec(terms, ("/bin/sh", "-c", _SCRIPT), env={}, image=None, time_limit_seconds=int(_DEADLINE_SECONDS))

@@ -154,23 +154,25 @@ class Spool:
     def _record(self, kind: str, instant: int, run: Run, more: Mapping[str, object]) -> None:
         if self._journal.size > self._limits.journal_part_bytes:
             self._start_part()
+        terms = run.terms
         devices = [
-            {"identity": grant.identity, "milli": grant.milli, "memory_mib": grant.memory_mib} for grant in run.devices
+            {"identity": grant.identity, "milli": grant.milli, "memory_mib": grant.memory_mib}
+            for grant in terms.devices
         ]
         line = {
             "format": 1,
             "kind": kind,
-            "allocation_id": run.allocation_id,
+            "allocation_id": terms.allocation_id,
             "boot_id": run.status.boot_id,
             "monotonic_ms": instant,
             "wall_ms": time.time_ns() // 1_000_000,
-            "job_id": run.job_id,
-            "task_id": run.task_id,
-            "tenant_id": run.tenant_id,
-            "attempt": run.attempt,
-            "epoch": run.epoch,
-            "cpu_milli": run.cpu_milli,
-            "memory_mib": run.memory_mib,
+            "job_id": terms.job_id,
+            "task_id": terms.task_id,
+            "tenant_id": terms.tenant_id,
+            "attempt": terms.attempt,
+            "epoch": terms.epoch,
+            "cpu_milli": terms.cpu_milli,
+            "memory_mib": terms.memory_mib,
             "devices": devices,
             **more,
         }

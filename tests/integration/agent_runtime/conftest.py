@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millpond_node_agent.runtimes.process import ProcessRuntime, ProcessSettings
-from millpond_node_agent.runtimes.protocol import DeviceGrant, TaskSpec
+from millpond_node_agent.runtimes.protocol import DeviceGrant, TaskSpec, TaskTerms
 from tests.integration.agent_runtime.task_runs import MakeSpec
 
 
@@ -52,21 +52,7 @@ def make_spec() -> MakeSpec:
         grace: float = 1.0,
         time_limit: int | None = None,
     ) -> TaskSpec:
-        return TaskSpec(
-            allocation_id=allocation_id,
-            job_id="job_1",
-            task_id="task_1",
-            tenant_id="ten_1",
-            attempt=1,
-            epoch=7,
-            command=command or ("/bin/sh", "-c", script),
-            env=env or {},
-            image=image,
-            cpu_milli=cpu_milli,
-            memory_mib=memory_mib,
-            devices=devices,
-            stop_grace_seconds=grace,
-            time_limit_seconds=time_limit,
-        )
+        terms = TaskTerms(allocation_id, "job_1", "task_1", "ten_1", 1, 7, cpu_milli, memory_mib, devices, grace)
+        return TaskSpec(terms, command or ("/bin/sh", "-c", script), env or {}, image, time_limit)
 
     return make

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 from millpond_node_agent.runtimes.process import ProcessRuntime, ProcessSettings
-from millpond_node_agent.runtimes.protocol import TaskSpec, TaskState
+from millpond_node_agent.runtimes.protocol import TaskSpec, TaskState, TaskTerms
 
 
 def make_spec(name: str, script: str) -> TaskSpec:
-    return TaskSpec(name, "job", "task", "ten", 1, 1, ("/bin/sh", "-c", script), {}, None, 500, 64, (), 1.0, None)
+    terms = TaskTerms(name, "job", "task", "ten", 1, 1, 500, 64, (), 1.0)
+    return TaskSpec(terms, ("/bin/sh", "-c", script), {}, None, None)
 
 
 async def log_of(runtime: ProcessRuntime, name: str) -> str:

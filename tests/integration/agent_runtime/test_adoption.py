@@ -27,11 +27,12 @@ _AGENT = """
 import asyncio, signal, sys
 from pathlib import Path
 from millpond_node_agent.runtimes.process import ProcessRuntime, ProcessSettings
-from millpond_node_agent.runtimes.protocol import TaskSpec
+from millpond_node_agent.runtimes.protocol import TaskSpec, TaskTerms
 
 async def main(place, script):
     runtime = ProcessRuntime(ProcessSettings(place / "state", place / "work"))
-    spec = TaskSpec("adopted", "job", "task", "ten", 2, 9, ("/bin/sh", "-c", script), {}, None, 500, 64, (), 1.0, None)
+    terms = TaskTerms("adopted", "job", "task", "ten", 2, 9, 500, 64, (), 1.0)
+    spec = TaskSpec(terms, ("/bin/sh", "-c", script), {}, None, None)
     await runtime.prepare(spec)
     print((await runtime.start(spec)).pid, flush=True)
     signal.pause()
@@ -58,7 +59,7 @@ async def test_list_runs_when_the_agent_was_killed_then_running_work_is_found_an
     pid = start_then_kill_an_agent(place, "while [ ! -e go ]; do sleep 0.05; done; echo finished; exit 5")
     [run] = await runtime.list_runs()
 
-    assert (run.allocation_id, run.attempt, run.epoch, run.cpu_milli) == ("adopted", 2, 9, 500)
+    assert (run.allocation_id, run.terms.attempt, run.terms.epoch, run.terms.cpu_milli) == ("adopted", 2, 9, 500)
     assert (run.status.state, run.status.pid) == (TaskState.RUNNING, pid)
     (place / "work" / "adopted" / "work" / "go").touch()
     status = await wait_until_over(runtime, "adopted")

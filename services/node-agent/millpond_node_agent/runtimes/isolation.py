@@ -136,14 +136,14 @@ def task_environment(spec: TaskSpec, folders: TaskFolders) -> dict[str, str]:
         "TMPDIR": str(folders.scratch),
         "LANG": "C.UTF-8",
         **spec.env,
-        **visible_devices(spec.devices),
-        "MILLPOND_JOB_ID": spec.job_id,
-        "MILLPOND_TASK_ID": spec.task_id,
+        **visible_devices(spec.terms.devices),
+        "MILLPOND_JOB_ID": spec.terms.job_id,
+        "MILLPOND_TASK_ID": spec.terms.task_id,
         "MILLPOND_ALLOCATION_ID": spec.allocation_id,
-        "MILLPOND_ATTEMPT": str(spec.attempt),
+        "MILLPOND_ATTEMPT": str(spec.terms.attempt),
         "MILLPOND_CONTROL_DIR": str(folders.control),
         "MILLPOND_CHECKPOINT_DIR": str(folders.checkpoint),
-        "MILLPOND_GRACE_S": f"{spec.stop_grace_seconds:g}",
+        "MILLPOND_GRACE_S": f"{spec.terms.stop_grace_seconds:g}",
     }
 
 

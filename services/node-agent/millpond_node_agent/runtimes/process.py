@@ -194,7 +194,7 @@ class ProcessRuntime:
         self._require_space()
         folder.mkdir(mode=0o700, exist_ok=True)
         uid = self._users.take(self._used_users()) if self._users else None
-        limits = Limits(spec.cpu_milli, spec.memory_mib, self._settings.pids_limit)
+        limits = Limits(spec.terms.cpu_milli, spec.terms.memory_mib, self._settings.pids_limit)
         try:
             self._folders(spec.allocation_id).make(uid)
             cgroup = self._cgroups.create(spec.allocation_id, limits)
@@ -203,7 +203,7 @@ class ProcessRuntime:
             shutil.rmtree(folder)
             raise RefusedTask(RefusalCode.GROUP_UNAVAILABLE, f"{error.strerror}: {error.filename}") from error
         group = {"folders": cgroup, "uid": uid, "marker": spec.allocation_id}
-        document = run_document(spec, group, monotonic_ms())
+        document = run_document(spec.terms, group, monotonic_ms())
         runfolder.write_document(str(folder / runfolder.RUN), document, durable=True)
 
     def _require_space(self) -> None:
@@ -220,9 +220,9 @@ class ProcessRuntime:
             "env": task_environment(spec, folders),
             "cwd": str(folders.work),
             "uid": document["group"]["uid"],
-            "gids": list(device_groups(spec.devices)),
+            "gids": list(device_groups(spec.terms.devices)),
             "group": document["group"],
-            "grace_seconds": spec.stop_grace_seconds,
+            "grace_seconds": spec.terms.stop_grace_seconds,
             "time_limit_seconds": spec.time_limit_seconds,
             "fence": str(self._fence),
         }
@@ -340,5 +340,8 @@ def _check(spec: TaskSpec) -> None:
         raise RefusedTask(RefusalCode.IMAGE_WITHOUT_RUNTIME, detail)
     if not spec.command or not spec.command[0] or any("\0" in word for word in spec.command):
         raise RefusedTask(RefusalCode.BAD_COMMAND, "a command needs a program and no NUL byte")
-    if min(spec.cpu_milli, spec.memory_mib, spec.stop_grace_seconds, spec.time_limit_seconds or 0) < 0:
+    if (
+        min(spec.terms.cpu_milli, spec.terms.memory_mib, spec.terms.stop_grace_seconds, spec.time_limit_seconds or 0)
+        < 0
+    ):
         raise RefusedTask(RefusalCode.BAD_LIMITS, "a limit is negative")

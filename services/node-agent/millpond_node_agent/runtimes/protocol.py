@@ -57,10 +57,10 @@ class DeviceGrant:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSpec:
-    """One attempt of a task, as assigned. `cpu_milli` and `memory_mib` of 0 mean no limit.
+class TaskTerms:
+    """What one attempt of a task was given, all of which may be written down.
 
-    Command and environment may hold secrets: neither is shown, logged or written to disk.
+    `cpu_milli` and `memory_mib` of 0 mean no limit.
     """
 
     allocation_id: str
@@ -69,14 +69,29 @@ class TaskSpec:
     tenant_id: str
     attempt: int
     epoch: int
-    command: tuple[str, ...] = field(repr=False)
-    env: Mapping[str, str] = field(repr=False)
-    image: str | None
     cpu_milli: int
     memory_mib: int
     devices: tuple[DeviceGrant, ...]
     stop_grace_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """One attempt of a task, as assigned.
+
+    Command and environment may hold secrets: neither is shown, logged or written to disk.
+    """
+
+    terms: TaskTerms
+    command: tuple[str, ...] = field(repr=False)
+    env: Mapping[str, str] = field(repr=False)
+    image: str | None
     time_limit_seconds: int | None
+
+    @property
+    def allocation_id(self) -> str:
+        """What the run is named by."""
+        return self.terms.allocation_id
 
 
 class TaskState(StrEnum):
@@ -121,19 +136,15 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run found on this machine, for adoption."""
+    """A run of this machine: what is kept of its `TaskSpec`, and how it stands."""
 
-    allocation_id: str
-    job_id: str
-    task_id: str
-    tenant_id: str
-    attempt: int
-    epoch: int
-    cpu_milli: int
-    memory_mib: int
-    devices: tuple[DeviceGrant, ...]
-    stop_grace_seconds: float
+    terms: TaskTerms
     status: TaskStatus
+
+    @property
+    def allocation_id(self) -> str:
+        """What the run is named by."""
+        return self.terms.allocation_id
 
 
 @dataclass(frozen=True, slots=True)

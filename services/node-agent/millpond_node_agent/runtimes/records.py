@@ -1,21 +1,21 @@
 """Turns the documents of a run folder into values, and says what they mean together."""
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from millpond_node_agent.runtimes import runfolder
 from millpond_node_agent.runtimes.boottime import boot_id, start_ticks
-from millpond_node_agent.runtimes.protocol import DeviceGrant, Run, StopReason, TaskSpec, TaskState, TaskStatus
+from millpond_node_agent.runtimes.protocol import DeviceGrant, Run, StopReason, TaskState, TaskStatus, TaskTerms
 from millpond_node_agent.runtimes.runfolder import Document
 
 LOST = "the supervising process is gone: how the task ends is not known"
 
 
-def run_document(spec: TaskSpec, group: Document, order: int) -> Document:
+def run_document(terms: TaskTerms, group: Document, order: int) -> Document:
     """What `run.json` says; command and environment stay out of it.
 
     Args:
-        spec: the task.
+        terms: of the task.
         group: the handle of its `TaskGroup`.
         order: monotonic milliseconds of the preparation, for listing oldest first.
     """
@@ -23,35 +23,16 @@ def run_document(spec: TaskSpec, group: Document, order: int) -> Document:
         "format": 1,
         "boot_id": boot_id(),
         "prepared_monotonic_ms": order,
-        "allocation_id": spec.allocation_id,
-        "job_id": spec.job_id,
-        "task_id": spec.task_id,
-        "tenant_id": spec.tenant_id,
-        "attempt": spec.attempt,
-        "epoch": spec.epoch,
-        "cpu_milli": spec.cpu_milli,
-        "memory_mib": spec.memory_mib,
-        "devices": [asdict(grant) for grant in spec.devices],
-        "stop_grace_seconds": spec.stop_grace_seconds,
+        **asdict(terms),
         "group": group,
     }
 
 
 def parse_run(document: Document, status: TaskStatus) -> Run:
     """The run that `document` describes, with its status."""
-    return Run(
-        allocation_id=document["allocation_id"],
-        job_id=document["job_id"],
-        task_id=document["task_id"],
-        tenant_id=document["tenant_id"],
-        attempt=document["attempt"],
-        epoch=document["epoch"],
-        cpu_milli=document["cpu_milli"],
-        memory_mib=document["memory_mib"],
-        devices=tuple(DeviceGrant(**grant) for grant in document["devices"]),
-        stop_grace_seconds=document["stop_grace_seconds"],
-        status=status,
-    )
+    kept = {field.name: document[field.name] for field in fields(TaskTerms)}
+    grants = tuple(DeviceGrant(**grant) for grant in document["devices"])
+    return Run(TaskTerms(**kept | {"devices": grants}), status)
 
 
 def read_status(folder: Path) -> TaskStatus:

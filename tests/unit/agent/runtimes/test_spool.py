@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond_node_agent.runtimes.protocol import DeviceGrant, Run, TaskState, TaskStatus
+from millpond_node_agent.runtimes.protocol import DeviceGrant, Run, TaskState, TaskStatus, TaskTerms
 from millpond_node_agent.spool import Spool, SpoolFull, SpoolLimits
 
 pytestmark = pytest.mark.unit
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 def make_run(allocation_id: str = "alloc_1", **instants: int) -> Run:
     grant = DeviceGrant("nvidia/GPU-1", "nvidia", 0, "GPU-1", 500, 8000)
     status = TaskStatus(TaskState.RUNNING, "boot-1", pid=1, **instants)  # type: ignore[arg-type]
-    return Run(allocation_id, "job_1", "task_1", "ten_1", 1, 2, 500, 64, (grant,), 1.0, status)
+    return Run(TaskTerms(allocation_id, "job_1", "task_1", "ten_1", 1, 2, 500, 64, (grant,), 1.0), status)
 
 
 def journal(spool: Spool) -> list[dict[str, object]]:
