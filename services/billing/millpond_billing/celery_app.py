@@ -27,14 +27,16 @@ def _with_database(settings: Settings, work: Callable[[Database], Awaitable[obje
 def register_tasks(app: Celery, settings: Settings) -> None:
     """Gives the application its tasks."""
 
-    @app.task(name=EXPORT_TASK)  # type: ignore[untyped-decorator]
     def build_export(export_id: str) -> None:
         folder = settings.export_folder
         _with_database(settings, lambda database: build_one_export(database, ExportId.parse(export_id), folder))
 
-    @app.task(name=STATEMENT_TASK)  # type: ignore[untyped-decorator]
     def close_statement(statement_id: str) -> None:
         _with_database(settings, lambda database: close_statements(database, StatementId.parse(statement_id)))
+
+    # Called, not written above the functions: Celery has no types, and a decorator without any would take theirs.
+    app.task(name=EXPORT_TASK)(build_export)
+    app.task(name=STATEMENT_TASK)(close_statement)
 
 
 def __getattr__(name: str) -> Celery:

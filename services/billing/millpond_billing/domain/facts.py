@@ -69,7 +69,7 @@ class Activated:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """Holds `holding` from `at` on."""
+    """Holds `holding` from `at` on. No event tells it yet: it comes with `scheduler.allocation_resized`."""
 
     allocation_id: AllocationId
     generation: int
