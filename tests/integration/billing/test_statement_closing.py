@@ -18,7 +18,7 @@ from millpond_billing.store.tenants import save_tenant
 from millpond_billing.usecases import statements as usecase
 from millpond_billing.usecases.bill_check import check_bill
 from millpond_billing.usecases.metering import rate_waiting, take_allocations
-from millpond_billing.usecases.periods import keep_up
+from millpond_billing.usecases.periods import TenantPeriods, keep_periods, keep_up
 from millpond_billing.usecases.statements import compute_statement
 from millpond_contracts.bodies.bills import ChargeKind, StatementView
 from millpond_contracts.bodies.jobs import AllocationView, EndReason
@@ -27,6 +27,7 @@ from millpond_contracts.ids import StatementId, TenantId
 from millpond_contracts.prices import exact_sum
 from millpond_kernel.db import SYSTEM, Database
 from tests.integration.billing.stage import START, allocation, seconds, share, states_of, tenant_view
+from tests.integration.services import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -313,3 +314,51 @@ async def test_devices_when_eight_are_held_over_a_close_then_all_are_billed_exac
     # 3600.5 s are 3601 whole ones; the first begins before the month does.
     assert [view.seconds for view in found] == [1, 3600]
     assert exact_sum(exact_lines(view) for view in found) == 3601 * 8000 * Decimal("9") / 3_600_000
+
+
+async def test_periods_when_two_miss_the_same_ones_then_the_second_waits_and_takes_those_of_the_first(
+    database: Database,
+) -> None:
+    # In this order, and in the other, PostgreSQL called two inserts that met in the constraint on overlap a deadlock.
+    tenants = [tenant_view() for _ in range(2)]
+    await know(database, *tenants)
+
+    async def keep(order: list[TenantView], go_on: asyncio.Event) -> dict[TenantId, TenantPeriods]:
+        async with database.begin(SYSTEM) as unit:
+            wanted = {one.tenant_id: (one, instant_of(START), instant_of(NOW)) for one in order}
+            kept = await keep_periods(unit, wanted)
+            await go_on.wait()
+        return kept
+
+    first_may, second_may = asyncio.Event(), asyncio.Event()
+    second_may.set()
+    first = asyncio.create_task(keep(tenants, first_may))
+    await eventually(lambda: _holds_periods(database))
+    second = asyncio.create_task(keep(tenants[::-1], second_may))
+    await eventually(lambda: _waits_for_periods(database))
+    first_may.set()
+    assert await first == await second
+    async with database.begin(SYSTEM) as unit:
+        kept = await rows.list_periods(unit, [one.tenant_id for one in tenants], instant_of(START))
+    assert {tenant_id: tuple(row.period for row in found) for tenant_id, found in kept.items()} == {
+        tenant_id: found.periods for tenant_id, found in first.result().items()
+    }
+
+
+async def _holds_periods(database: Database) -> bool:
+    return await _advisory_locks(database, granted=True) == 2
+
+
+async def _waits_for_periods(database: Database) -> bool:
+    return await _advisory_locks(database, granted=False) == 1
+
+
+async def _advisory_locks(database: Database, *, granted: bool) -> int:
+    async with database.begin(SYSTEM) as unit:
+        return int(
+            await unit.fetchval(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted = $1"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+                granted,
+            )
+        )

@@ -23,6 +23,12 @@ async def lock_for_rating(unit: UnitOfWork, tenant_ids: Iterable[TenantId]) -> N
     await unit.execute("; ".join(f"SELECT pg_advisory_xact_lock_shared({key})" for key in (_PRICES, *wanted)))
 
 
+async def lock_for_keeping(unit: UnitOfWork, tenant_ids: Iterable[TenantId]) -> None:
+    """Lets nobody else add periods to these tenants meanwhile. Taken after the locks of rating and closing."""
+    keys = sorted(f"hashtextextended('billing.periods.{tenant_id.int:032x}', 0)" for tenant_id in set(tenant_ids))
+    await unit.execute("; ".join(f"SELECT pg_advisory_xact_lock({key})" for key in keys))
+
+
 async def lock_for_publishing(unit: UnitOfWork) -> None:
     """Lets nobody rate or publish meanwhile: what is rated already happened before this moment.
 

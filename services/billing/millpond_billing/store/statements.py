@@ -57,13 +57,12 @@ async def find_period_row(unit: UnitOfWork, tenant_id: TenantId, period_start: d
 
 
 async def insert_periods(unit: UnitOfWork, periods: Sequence[tuple[TenantId, Period, str]]) -> None:
-    """Keeps periods; those that are kept already stay."""
+    """Keeps periods that are not kept yet; the caller holds their tenants' `lock_for_keeping`."""
     if periods:
         await unit.execute(
             "INSERT INTO statement (id, tenant_id, state, period_number, period_start, period_end, timezone)"
             " SELECT i, t, 'open', n, s, e, z FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::timestamptz[],"
-            " $5::timestamptz[], $6::text[]) AS x(i, t, n, s, e, z)"
-            " ON CONFLICT ON CONSTRAINT statement_once DO NOTHING",
+            " $5::timestamptz[], $6::text[]) AS x(i, t, n, s, e, z)",
             [StatementId.new() for _ in periods],
             [tenant_id for tenant_id, _, _ in periods],
             [period.number for _, period, _ in periods],

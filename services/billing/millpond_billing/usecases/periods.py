@@ -8,6 +8,7 @@ from millpond_billing.domain.periods import Calendar, Period, following_period
 from millpond_billing.domain.timeline import instant_of, moment_of
 from millpond_billing.store import statements as rows
 from millpond_billing.store import tenants
+from millpond_billing.store.locks import lock_for_keeping
 from millpond_contracts.bodies.tenants import TenantState, TenantView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
@@ -60,6 +61,19 @@ async def keep_periods(
     """The periods of tenants over `(tenant, start, until)`, one that is not closed among them; new ones are kept."""
     if not wanted:
         return {}
+    found, new = await _cover(unit, wanted)
+    if new:
+        # Two who find the same period missing would insert it at once, and wait for one another in its constraints.
+        await lock_for_keeping(unit, {tenant_id for tenant_id, _, _ in new})
+        found, new = await _cover(unit, wanted)
+        await rows.insert_periods(unit, new)
+    return found
+
+
+async def _cover(
+    unit: UnitOfWork, wanted: Mapping[TenantId, tuple[TenantView, int, int]]
+) -> tuple[dict[TenantId, TenantPeriods], list[tuple[TenantId, Period, str]]]:
+    """The periods that cover what is wanted, and those of them that are not kept yet."""
     known = await rows.list_periods(unit, wanted, min(start for _, start, _ in wanted.values()))
     found: dict[TenantId, TenantPeriods] = {}
     new: list[tuple[TenantId, Period, str]] = []
@@ -70,8 +84,7 @@ async def keep_periods(
         periods = extend_periods(before, tenants.calendar_of(tenant), start, max(until, closed_until))
         new += [(tenant_id, period, tenant.timezone) for period in periods if period not in before]
         found[tenant_id] = TenantPeriods(periods, closed_until)
-    await rows.insert_periods(unit, new)
-    return found
+    return found, new
 
 
 async def keep_up(unit: UnitOfWork, now: datetime) -> None:
