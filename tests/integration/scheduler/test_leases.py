@@ -1,5 +1,7 @@
 """Silent nodes: no new work, then their work is given up; restarts on either side; clocks of machines."""
 
+import asyncio
+from contextvars import Context
 from datetime import timedelta
 
 import pytest
@@ -9,6 +11,7 @@ from millpond_contracts.bodies.work import ReportKind
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.problem import ProblemError
+from millpond_scheduler.store import allocations, jobs
 from millpond_scheduler.usecases.leases import extend_all, find_expired, find_forgotten, give_up, mark_silent
 from tests.integration.scheduler.world import World
 
@@ -148,6 +151,31 @@ async def test_agent_when_it_forgot_a_task_then_its_room_comes_back_after_a_whil
     async with world.database.begin(SYSTEM) as unit:
         assert await give_up(unit, await find_forgotten(unit, now), now) == 1
     assert await world.job_state(job.job_id) == "failed"
+    await world.assert_counters_are_true()
+
+
+async def test_poll_when_a_stop_of_the_same_jobs_is_under_way_then_neither_blocks_the_other(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    known, unknown = await world.submit(share), await world.submit(share)
+    await world.leader().step()
+    tasks = {task.job_id: task for task in (await world.poll(node.node_id)).assignments}
+    await world.run_task(node.node_id, tasks[known.job_id])
+    await world.cancel(share, unknown.job_id)
+    await world.value(
+        "UPDATE allocation SET stop_requested_at = stop_requested_at - interval '1 minute', bound_at = bound_at"
+        " - interval '2 minutes' WHERE job_id = $1 RETURNING 1",
+        unknown.job_id,
+    )
+    async with world.database.begin(SYSTEM) as unit:
+        await jobs.lock_jobs(unit, [unknown.job_id])
+        polling = asyncio.create_task(world.poll(node.node_id, []), context=Context())
+        await asyncio.sleep(0.2)
+        assert not polling.done()  # it is about to end what the agent never had, and waits for the job
+        await allocations.lock_allocations(unit, [tasks[known.job_id].allocation_id])
+    await polling
+    assert await world.job_state(unknown.job_id) == "cancelled"
+    assert await world.value("SELECT missing_since FROM allocation WHERE job_id = $1", known.job_id) is not None
     await world.assert_counters_are_true()
 
 

@@ -76,61 +76,59 @@ async def take_poll(unit: UnitOfWork, call: NodeCall, poll: PollRequest) -> floa
     before = await find_lease(unit, call.node)
     pool = None if call.pool is None else await views.find_pool(unit, call.pool)
     seconds = float(DEFAULT_LEASE_SECONDS if pool is None else pool.lease_seconds)
-    if before is not None and before.boot_id != poll.boot_id:
-        await _end_lost_with_boot(unit, before, poll.held, now)
+    same_boot = before is not None and before.boot_id == poll.boot_id
+    await _end_lost(unit, call.node, poll.held, None if same_boot else before, now)
     exchange = Exchange(poll.boot_id, now, poll.sent_monotonic_ms)
-    if before is not None and before.boot_id == poll.boot_id:
+    if before is not None and same_boot:
         exchange = exchange.after(before.exchanges[0])
     await renew_lease(unit, call.node, call.incarnation, now, exchange, seconds)
     if before is None or before.silent:
         await note_changes(unit, ChangeKind.NODE, [call.node])
-    await _settle_missing(unit, call.node, poll.held, now)
+    await _note_missing(unit, call.node, poll.held, now)
     return seconds
 
 
-async def _end_lost_with_boot(
-    unit: UnitOfWork, lease: NodeLease, held: Sequence[HeldAllocation], now: datetime
+async def _end_lost(
+    unit: UnitOfWork, node: NodeId, held: Sequence[HeldAllocation], former: NodeLease | None, now: datetime
 ) -> None:
-    """A restarted machine runs nothing of its former boot: what it does not bring along ended with its last sign."""
-    rows = await unit.fetch(
-        "SELECT id FROM allocation WHERE node_id = $1 AND state <> 'released' AND order_sent_at IS NOT NULL"
-        " AND NOT id = ANY($2)",
-        lease.node,
+    """Ends what the agent was told of and does not have: with its former boot, or stopped before it ever began.
+
+    A restarted machine runs nothing of its former boot: what it does not bring along ended with its last sign. And an
+    agent polls again only after it took or lost the former answer, so what a later poll does not name never started.
+    """
+    live = await unit.fetch(
+        "SELECT id, NOT id = ANY($2) AND ($3 AND order_sent_at IS NOT NULL OR state = 'releasing'"
+        " AND last_sequence = 0 AND stop_requested_at < $4) AS lost"
+        " FROM allocation WHERE node_id = $1 AND state <> 'released'",
+        node,
         [item.allocation_id for item in held],
+        former is not None,
+        now - REPEAT_AFTER,
     )
-    lives = await lock_lives(unit, [row["id"] for row in rows])
-    for life in lives.by_id.values():
-        life.release(EndReason.NODE_RESTARTED, lease.renewed_at, message="the machine was restarted")
+    lost = {row["id"] for row in live if row["lost"]}
+    if not lost:
+        return
+    # All of the node's, not the lost alone: what this poll writes later is locked before any counter is.
+    lives = await lock_lives(unit, [row["id"] for row in live])
+    for life in (life for key, life in lives.by_id.items() if key in lost):
+        record = life.record
+        if former is not None and record.order_sent_at is not None:
+            life.release(EndReason.NODE_RESTARTED, former.renewed_at, message="the machine was restarted")
+        elif record.last_sequence == 0 and record.stop_reason is not None:
+            life.release(record.stop_reason, now)
     await write_lives(unit, lives, now)
 
 
-async def _settle_missing(unit: UnitOfWork, node: NodeId, held: Sequence[HeldAllocation], now: datetime) -> None:
-    """Notes since when the agent no longer names what it reported, and ends a stop of what it never had.
-
-    An agent polls again only after it took or lost the former answer, so what a later poll does not name never started.
-    """
-    ids = [item.allocation_id for item in held]
+async def _note_missing(unit: UnitOfWork, node: NodeId, held: Sequence[HeldAllocation], now: datetime) -> None:
+    """Notes since when the agent no longer names what it reported."""
     await unit.execute(
         "UPDATE allocation SET missing_since = CASE WHEN missing_since IS NULL THEN $3::timestamptz END"
         " WHERE node_id = $1 AND state <> 'released' AND last_sequence > 0"
         " AND (missing_since IS NULL) <> (id = ANY($2))",
         node,
-        ids,
+        [item.allocation_id for item in held],
         now,
     )
-    rows = await unit.fetch(
-        "SELECT id FROM allocation WHERE node_id = $1 AND state = 'releasing' AND last_sequence = 0"
-        " AND stop_requested_at < $3 AND NOT id = ANY($2)",
-        node,
-        ids,
-        now - REPEAT_AFTER,
-    )
-    if rows:
-        lives = await lock_lives(unit, [row["id"] for row in rows])
-        for life in lives.by_id.values():
-            if life.record.last_sequence == 0 and life.record.stop_reason is not None:
-                life.release(life.record.stop_reason, now)
-        await write_lives(unit, lives, now)
 
 
 _ORDERS = """
