@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 from millpond_billing.background.sending import make_celery, make_enqueue
 from millpond_billing.background.work import build_one_export
 from millpond_billing.domain.periods import Calendar
-from millpond_billing.domain.timeline import instant_of
+from millpond_billing.domain.timeline import instant_of, moment_of
 from millpond_billing.usecases import exports as usecase
 from millpond_billing.usecases.charges import ChargeQuery, Place, list_charges
 from millpond_contracts.bodies.bills import ChargeView
@@ -133,10 +133,15 @@ async def test_celery_5935_when_messages_are_lost_or_doubled_then_handed_out_aga
     migrated: MigratedDatabase, tmp_path: Path
 ) -> None:
     folder = tmp_path / "exports"
+    # Lately: every ended period is a message a second until it is closed, and 30 of them are only waited for.
+    used_at = datetime.now(UTC) - timedelta(days=40)
+    period = Calendar.of("Asia/Shanghai").period_at(instant_of(used_at))
+    spec = {"period_start": moment_of(period.start).isoformat()}
     async with running_stage(migrated, export_folder=folder, overdue_seconds=1) as stage:
         tenant, caller = await stage.tenant("acme")
-        await stage.tell(*states_of(allocation(tenant)))
-        made = (await caller("POST", "/v1/exports", {"period_start": FEBRUARY}, expect=202)).json()["export_id"]
+        used = allocation(tenant, bound_at=used_at, active_at=used_at, released_at=used_at + timedelta(seconds=100))
+        await stage.tell(*states_of(used))
+        made = (await caller("POST", "/v1/exports", spec, expect=202)).json()["export_id"]
         settings = stage.services.settings["billing"]
 
         async def queued() -> int:
@@ -156,7 +161,7 @@ async def test_celery_5935_when_messages_are_lost_or_doubled_then_handed_out_aga
             for _ in range(3):
                 await enqueue("export", made)
             await enqueue("export", "not an id")
-            last = (await caller("POST", "/v1/exports", {"period_start": FEBRUARY}, expect=202)).json()["export_id"]
+            last = (await caller("POST", "/v1/exports", spec, expect=202)).json()["export_id"]
 
             async def last_ready() -> bool:
                 return bool((await export_state(caller, last))["state"] == "ready")
