@@ -1,7 +1,6 @@
 """One batch: order, limits, fractions, earmarks; named after the reported failures they replay."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from tests.unit.scheduler.world import (
@@ -20,7 +19,6 @@ from tests.unit.scheduler.world import (
 
 from millpond_contracts.bodies.tenants import Limit, QueuePolicy
 from millpond_contracts.ids import TaskId, VirtualPoolId
-from millpond_scheduler.domain.admission import CPU, MEMORY, device, fits_limits
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.cycle import find_positions, order_queue, plan_batch
 from millpond_scheduler.domain.policy import Policy
@@ -184,12 +182,6 @@ def test_borrowing_when_guarantees_are_used_in_the_same_batch_then_they_no_longe
     plan = world.run()
     assert len(plan.placements) == 3
     check_invariants(world)
-
-
-def test_fits_limits_when_asked_of_a_state_then_names_what_is_missing() -> None:
-    state = replace(virtual_pool(cpu=Limit(guaranteed=2_000, borrow=1_000)), used={CPU: 2_500})
-    assert fits_limits(state, {CPU: 500, MEMORY: 10}) == {}
-    assert fits_limits(state, {CPU: 700, device("h100"): 1000}) == {CPU: 200, device("h100"): 1000}
 
 
 def test_memory_slices_when_rounding_would_admit_one_more_then_it_waits_case_18() -> None:

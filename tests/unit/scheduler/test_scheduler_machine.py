@@ -26,8 +26,9 @@ from millpond_contracts.bodies.nodes import CordonReason, DeviceSharing, NodeSta
 from millpond_contracts.bodies.tenants import Limit
 from millpond_contracts.ids import NodeId, TaskId
 from millpond_contracts.resources import Isolation
+from millpond_scheduler.domain.admission import CPU, MEMORY
 from millpond_scheduler.domain.candidates import Candidates
-from millpond_scheduler.domain.capacity import measure_devices
+from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.nodes import NodeRecord, PoolRules
 from millpond_scheduler.domain.plans import Plan
 from millpond_scheduler.domain.requests import RequestClass
@@ -203,10 +204,14 @@ class PoolMachine(RuleBasedStateMachine):
         assert not self.world.snapshot.list_holdings(NodeId(int=900 << 65))
 
     @invariant()
-    def capacity_adds_up(self) -> None:
-        for told in measure_devices(self.world.snapshot, POOL):
-            parts = told.unschedulable + told.allocated + told.reserved + told.fragmented + told.available
-            assert told.total == parts
+    def free_is_what_open_nodes_have_and_nobody_holds(self) -> None:
+        snapshot = self.world.snapshot
+        nodes = [record for _, record in snapshot.list_nodes(POOL)]
+        takers = [one for one in nodes if one.state is NodeState.READY and not one.cordons]
+        held = [holding for record in takers for holding in snapshot.list_holdings(record.id)]
+        free = sum_free(snapshot, POOL)
+        assert free[CPU] == sum(one.cpu_milli for one in takers) - sum(one.cpu_milli for one in held)
+        assert free[MEMORY] == sum(one.memory_mib for one in takers) - sum(one.memory_mib for one in held)
 
     @invariant()
     def slices_of_tenants_lie_apart_where_the_pool_says_so(self) -> None:

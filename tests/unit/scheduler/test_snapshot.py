@@ -54,8 +54,7 @@ def test_node_when_removed_and_added_again_then_old_holdings_are_neither_lost_no
     snapshot.upsert_node(node(2, gpus=1))  # takes the empty row
     assert snapshot.columns.device_milli_free[0, 0] == 1000
     snapshot.upsert_node(node(1, gpus=1, incarnation=2))
-    row = snapshot.find_row(NodeId(int=1 << 65))
-    assert row is not None
+    row = next(row for row, record in snapshot.list_nodes() if record.id == NodeId(int=1 << 65))
     assert snapshot.columns.device_milli_free[row, 0] == 500
     snapshot.release_allocation(TaskId(int=1))
     assert snapshot.columns.device_milli_free[row, 0] == 1000

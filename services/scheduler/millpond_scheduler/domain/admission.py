@@ -57,19 +57,10 @@ class VirtualPoolState:
         return [CPU, MEMORY, *(device(flavor) for flavor in self.limits.devices)]
 
 
-def fits_limits(state: VirtualPoolState, demand: Mapping[Resource, int]) -> dict[Resource, int]:
-    """What is missing under each resource's cap for the demand; empty = the limits allow it."""
-    missing = {
-        resource: state.used.get(resource, 0) + amount - state.limit_of(resource).cap
-        for resource, amount in demand.items()
-    }
-    return {resource: amount for resource, amount in missing.items() if amount > 0}
-
-
-class PoolAccount:
+class PoolBalance:
     """What is free in a pool, and what of it must stay free for guarantees that are not used; counted when needed."""
 
-    def __init__(self, members: list["Account"], free_of: Callable[[], Mapping[Resource, int]]) -> None:
+    def __init__(self, members: list["Balance"], free_of: Callable[[], Mapping[Resource, int]]) -> None:
         self._members = members
         self._free_of = free_of
         self._free: dict[Resource, int] | None = None
@@ -94,14 +85,14 @@ class PoolAccount:
             self._unfilled[resource] = self._unfilled.get(resource, 0) - less_unfilled
 
 
-class Account:
+class Balance:
     """What one virtual pool holds while a batch is planned: asked before each placement, charged after it.
 
     A virtual pool that stays within its guarantee is only held to its cap. One that borrows must also leave free
     what others are guaranteed, do not use and do not lend.
     """
 
-    def __init__(self, state: VirtualPoolState, pool: PoolAccount) -> None:
+    def __init__(self, state: VirtualPoolState, pool: PoolBalance) -> None:
         self.state = state
         self._pool = pool
         self._used = dict(state.used)
@@ -148,7 +139,7 @@ class Account:
 
 
 class Ledger:
-    """The accounts of all virtual pools of a shard for one batch.
+    """The balances of all virtual pools of a shard for one batch.
 
     Args:
         virtual_pools: all of them, not only those with waiting tasks: the guarantees of idle ones count.
@@ -160,12 +151,12 @@ class Ledger:
         virtual_pools: Mapping[VirtualPoolId, VirtualPoolState],
         free_of: Callable[[PoolId], Mapping[Resource, int]],
     ) -> None:
-        members: dict[PoolId, list[Account]] = {state.pool: [] for state in virtual_pools.values()}
-        pools = {pool: PoolAccount(listed, partial(free_of, pool)) for pool, listed in members.items()}
-        self._accounts = {key: Account(state, pools[state.pool]) for key, state in virtual_pools.items()}
-        for account in self._accounts.values():
-            members[account.state.pool].append(account)
+        members: dict[PoolId, list[Balance]] = {state.pool: [] for state in virtual_pools.values()}
+        pools = {pool: PoolBalance(listed, partial(free_of, pool)) for pool, listed in members.items()}
+        self._balances = {key: Balance(state, pools[state.pool]) for key, state in virtual_pools.items()}
+        for balance in self._balances.values():
+            members[balance.state.pool].append(balance)
 
-    def find_account(self, virtual_pool: VirtualPoolId) -> Account | None:
-        """The account of a virtual pool, None when it is not known."""
-        return self._accounts.get(virtual_pool)
+    def find_balance(self, virtual_pool: VirtualPoolId) -> Balance | None:
+        """The balance of a virtual pool, None when it is not known."""
+        return self._balances.get(virtual_pool)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.ids import NodeId, PoolId, TaskId, VirtualPoolId
-from millpond_scheduler.domain.admission import CPU, MEMORY, Account, Ledger, VirtualPoolState, device
+from millpond_scheduler.domain.admission import CPU, MEMORY, Balance, Ledger, VirtualPoolState, device
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.earmarks import find_nearest
@@ -103,18 +103,18 @@ def find_positions(ordered: Iterable[QueuedTask]) -> dict[TaskId, int]:
     return positions
 
 
-def admit(account: Account | None, candidates: Candidates) -> Admission:
+def admit(balance: Balance | None, candidates: Candidates) -> Admission:
     """Ask the limits on CPU, memory and every flavor that the hardware would allow.
 
     One flavor with room is enough; the request is then narrowed to those that have it.
     """
     request = candidates.request
-    if account is None:
+    if balance is None:
         return Admission(request, Reason.NO_VIRTUAL_POOL)
-    reason = account.find_block({CPU: request.cpu_milli, MEMORY: request.memory_mib})
+    reason = balance.find_block({CPU: request.cpu_milli, MEMORY: request.memory_mib})
     demand = request.devices
     if reason is None and demand is not None:
-        blocks = {name: account.find_block({device(name): candidates.milli_of(name)}) for name in candidates.flavors}
+        blocks = {name: balance.find_block({device(name): candidates.milli_of(name)}) for name in candidates.flavors}
         left = frozenset(name for name, block in blocks.items() if block is None)
         if blocks and not left:
             reason = Reason.LIMIT_REACHED if Reason.LIMIT_REACHED in blocks.values() else Reason.GUARANTEE_OF_OTHERS
@@ -122,21 +122,21 @@ def admit(account: Account | None, candidates: Candidates) -> Admission:
             request = replace(request, devices=replace(demand, flavors=left))
     if reason is None:
         return Admission(request)
-    return Admission(request, reason, list_lines(account, candidates))
+    return Admission(request, reason, list_lines(balance, candidates))
 
 
-def list_lines(account: Account, candidates: Candidates) -> tuple[AdmissionLine, ...]:
+def list_lines(balance: Balance, candidates: Candidates) -> tuple[AdmissionLine, ...]:
     """Every limit that the request meets: CPU, memory and each flavor that the hardware would allow."""
     request = candidates.request
-    lines = [account.describe(CPU, request.cpu_milli), account.describe(MEMORY, request.memory_mib)]
+    lines = [balance.describe(CPU, request.cpu_milli), balance.describe(MEMORY, request.memory_mib)]
     if request.devices is not None:
-        lines += [account.describe(device(name), candidates.milli_of(name)) for name in candidates.flavors]
+        lines += [balance.describe(device(name), candidates.milli_of(name)) for name in candidates.flavors]
     return tuple(lines)
 
 
 def decide_rejection(
     cache: CandidateCache,
-    account: Account | None,
+    balance: Balance | None,
     request: RequestClass,
     kept_rows: Collection[int] = (),
 ) -> Rejection:
@@ -145,13 +145,13 @@ def decide_rejection(
     A limit comes first where it alone stands between the task and a node with room.
     """
     candidates = cache.get(request)
-    admission = admit(account, candidates)
+    admission = admit(balance, candidates)
     counts = candidates.count_reasons(kept_rows)
-    if account is None or admission.reason is not None:
+    if balance is None or admission.reason is not None:
         return Rejection(admission.reason or Reason.NO_VIRTUAL_POOL, counts, admission.lines)
     lines: tuple[AdmissionLine, ...] = ()
     if admission.request is not request:
-        lines = list_lines(account, candidates)
+        lines = list_lines(balance, candidates)
         if Reason.PLACEABLE in counts and cache.get(admission.request).find_best(kept_rows) is None:
             return Rejection(Reason.LIMIT_REACHED, counts, lines)
     reason = decide_dominant(counts, unavailable_would_match=candidates.has_unavailable_match())
@@ -159,24 +159,24 @@ def decide_rejection(
 
 
 def _decide(batch: _Batch, task: QueuedTask) -> Rejection | None:
-    account = batch.ledger.find_account(task.virtual_pool)
+    balance = batch.ledger.find_balance(task.virtual_pool)
     # 2. Admission: which flavors do the limits leave?
-    admission = admit(account, batch.cache.get(task.request))
-    if account is not None and admission.reason is None:
+    admission = admit(balance, batch.cache.get(task.request))
+    if balance is not None and admission.reason is None:
         candidates = batch.cache.get(admission.request)
         # 3. The best node that passes every filter.
         row = candidates.find_best(batch.kept_rows)
         if row is not None:
-            _place(batch, task, account, candidates, row)
+            _place(batch, task, balance, candidates, row)
             return None
     # 5. Say why.
-    rejection = decide_rejection(batch.cache, account, task.request, batch.kept_rows)
+    rejection = decide_rejection(batch.cache, balance, task.request, batch.kept_rows)
     if rejection.reason in CAPACITY_REASONS:
         _keep_free(batch, task, batch.cache.get(admission.request))
     return rejection
 
 
-def _place(batch: _Batch, task: QueuedTask, account: Account, candidates: Candidates, row: int) -> None:
+def _place(batch: _Batch, task: QueuedTask, balance: Balance, candidates: Candidates, row: int) -> None:
     # 4. Take it on the snapshot and charge the limits, so that the next task of this batch sees both.
     snapshot, request = batch.snapshot, candidates.request
     node = snapshot.record_at(row)
@@ -187,7 +187,7 @@ def _place(batch: _Batch, task: QueuedTask, account: Account, candidates: Candid
     flavor = snapshot.find_flavor(picks[0].device) if picks else None
     if flavor is not None:
         demand[device(flavor)] = holding.device_milli
-    account.charge(demand)
+    balance.charge(demand)
     batch.placements.append(Placement(holding, task.virtual_pool, flavor, node.incarnation))
 
 

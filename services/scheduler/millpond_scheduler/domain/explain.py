@@ -70,10 +70,10 @@ def explain(
     """
     cache = cache or CandidateCache(snapshot)
     candidates = cache.get(task.request)
-    account = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool)).find_account(task.virtual_pool)
+    balance = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool)).find_balance(task.virtual_pool)
     if rejection is None:
-        rejection = decide_rejection(cache, account, task.request)
-    lines = () if account is None else list_lines(account, candidates)
+        rejection = decide_rejection(cache, balance, task.request)
+    lines = () if balance is None else list_lines(balance, candidates)
     nodes = sum(rejection.counts.values())
     nearest = find_nearest(snapshot, candidates)
     devices, milli = _largest_free(snapshot, candidates)

@@ -83,10 +83,6 @@ class Snapshot:
         """The pool's rules on sharing, the strict ones when none were given."""
         return self._rules.get(pool, PoolRules())
 
-    def find_row(self, node: NodeId) -> int | None:
-        """The node's row, None when it is not here."""
-        return self._row_of.get(node)
-
     def has_flavor(self, pool: PoolId, flavor: str) -> bool:
         """Whether a node of the pool has a device of the flavor."""
         return self._pool_flavors[pool][flavor] > 0
@@ -104,7 +100,7 @@ class Snapshot:
         return record
 
     def list_nodes(self, pool: PoolId | None = None) -> Iterator[tuple[int, NodeRecord]]:
-        """Rows in use with their nodes, of one pool or of all."""
+        """Rows in use with their nodes, of one pool or of all; for whoever looks on, as tests and simulations do."""
         for row, record in enumerate(self._records):
             if record is not None and (pool is None or record.pool == pool):
                 yield row, record

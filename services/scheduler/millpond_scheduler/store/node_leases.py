@@ -67,11 +67,9 @@ def node_lease(row: asyncpg.Record) -> NodeLease:
     return NodeLease(NodeId.of(row["node_id"]), row["incarnation"], row["renewed_at"], row["silent"], tuple(exchanges))
 
 
-async def find_lease(unit: UnitOfWork, node: NodeId, *, lock: bool = False) -> NodeLease | None:
-    """The node's lease, locked when asked; None before its first poll."""
-    row = await unit.fetchrow(
-        "SELECT * FROM node_lease WHERE node_id = $1" + (" FOR NO KEY UPDATE" if lock else ""), node
-    )
+async def find_lease(unit: UnitOfWork, node: NodeId) -> NodeLease | None:
+    """The node's lease; None before its first poll."""
+    row = await unit.fetchrow("SELECT * FROM node_lease WHERE node_id = $1", node)
     return None if row is None else node_lease(row)
 
 
