@@ -23,7 +23,7 @@ LOOP_LEASE_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class UpkeepRules:
-    """How often the loops look, and how long things are kept; from the rules."""
+    """How often the loops look, and how long things are kept; from the settings."""
 
     lease_check_seconds: float = 2.0
     recount_seconds: float = 30.0
@@ -100,12 +100,12 @@ def upkeep_loops(database: Database, bell: NodeBell, store: LogStore, rules: Upk
     upkeep = Upkeep(database, rules, bell, store)
     return [
         Loop(
-            "watch-leases",
+            "watch_leases",
             rules.lease_check_seconds,
             run_leased_pass=upkeep.watch_leases,
             lease_seconds=LOOP_LEASE_SECONDS,
         ),
-        Loop("stop-due", rules.lease_check_seconds, run_leased_pass=upkeep.stop_due, lease_seconds=LOOP_LEASE_SECONDS),
+        Loop("stop_due", rules.lease_check_seconds, run_leased_pass=upkeep.stop_due, lease_seconds=LOOP_LEASE_SECONDS),
         Loop(
             "recount",
             rules.recount_seconds,
