@@ -212,7 +212,7 @@ async def update_allocations(unit: UnitOfWork, records: Sequence[AllocationRecor
 
 
 async def lock_allocations(unit: UnitOfWork, ids: Sequence[UUID]) -> list[asyncpg.Record]:
-    """Allocations locked in the order of their ids, with the attempt, state and queue place of their task.
+    """Allocations locked in the order of their ids, with the present attempt and state of their task.
 
     The caller has locked their jobs.
     """

@@ -33,7 +33,7 @@ async def write_node(unit: UnitOfWork, node: NodeView) -> bool:
 
 
 async def write_guard(unit: UnitOfWork, node: NodeView, *, is_open: bool) -> None:
-    """Makes or renews a node's counters from its totals; a change of the totals counts its live allocations anew."""
+    """Makes or renews a node's counters from its totals; after a change of these the caller counts anew."""
     await unit.execute(
         "INSERT INTO node_guard AS g (node_id, pool_id, open, incarnation, layout, total_cpu_milli, total_memory_mib,"
         " device_count, device_ids, total_mib, free_cpu_milli, free_memory_mib, free_milli, free_mib)"
@@ -157,8 +157,8 @@ async def find_virtual_pool(unit: UnitOfWork, virtual_pool: VirtualPoolId) -> as
 
 
 async def list_virtual_pools(unit: UnitOfWork) -> list[asyncpg.Record]:
-    """Every virtual pool that exists or still holds something."""
-    return await unit.fetch("SELECT * FROM virtual_pool_view")
+    """The virtual pools that exist; what runs in a deleted one is only released."""
+    return await unit.fetch("SELECT * FROM virtual_pool_view WHERE NOT deleted")
 
 
 async def list_prices(unit: UnitOfWork, now: datetime) -> list[asyncpg.Record]:

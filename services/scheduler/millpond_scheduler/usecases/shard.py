@@ -44,7 +44,7 @@ from millpond_scheduler.usecases.records import holding_of, microseconds_of, nod
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What an allocation takes from its job; `groups` by name, with the seconds that a stop may take."""
+    """What an allocation takes from its job; `requests` and the seconds that a stop may take are by group."""
 
     id: JobId
     pool: PoolId
@@ -221,8 +221,6 @@ async def _load_pools(unit: UnitOfWork, shard: Shard) -> None:
 async def _load_virtual_pools(unit: UnitOfWork, shard: Shard) -> None:
     shard.virtual_pools = {}
     for row in await views.list_virtual_pools(unit):
-        if row["deleted"]:
-            continue  # its waiting tasks are told so; what runs there is only released
         key = VirtualPoolId.of(row["id"])
         shard.virtual_pools[key] = VirtualPoolState(
             id=key,
