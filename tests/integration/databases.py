@@ -1,8 +1,8 @@
 """Databases for tests: engines found or started, one migrated template, a clone per test."""
 
 import uuid
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
@@ -65,6 +65,16 @@ class MigratedDatabase:
     def database(self, service: str, pool_size: int = 4) -> Database:
         """The door of a service, not yet open."""
         return Database(service, self.url(service), pool_size=pool_size)
+
+    @asynccontextmanager
+    async def opened(self, service: str, pool_size: int = 4) -> AsyncIterator[Database]:
+        """The open door of a service. It is closed however the block ends: a leak would fail another test."""
+        database = self.database(service, pool_size)
+        try:
+            await database.open()
+            yield database
+        finally:
+            await database.close()
 
 
 async def make_template(owner_url: str, name: str) -> None:

@@ -77,11 +77,9 @@ async def run_services(
     keys = {name: make_key() for name in names}
     operator_key = make_key()
     settings = {name: _settings(migrated, name, keys[name], overrides) for name in names}
-    database = migrated.database("quota", pool_size=2)
-    await database.open()
     first = [(key, f"service-{name}", Role.SERVICE) for name, key in keys.items()]
-    await bootstrap(database, [(operator_key, "first-operator", Role.OPERATOR), *first])
-    await database.close()
+    async with migrated.opened("quota", pool_size=2) as database:
+        await bootstrap(database, [(operator_key, "first-operator", Role.OPERATOR), *first])
     joined = Joined({})
     transport = httpx.ASGITransport(app=joined)
     joined.add(

@@ -128,13 +128,14 @@ class Stage:
 async def open_stage(migrated: MigratedDatabase) -> AsyncIterator[Stage]:
     """A stage on a migrated database; quota's application serves the feed, no worker runs."""
     await run_as_owner(migrated, _TABLES)
-    async with run_services(migrated, ["quota"], workers=False) as services:
-        publisher, applier = migrated.database("quota", pool_size=10), migrated.database("billing")
+    async with (
+        run_services(migrated, ["quota"], workers=False) as services,
+        migrated.opened("quota", pool_size=10) as publisher,
+        migrated.opened("billing") as applier,
+    ):
         redis = connect_redis(migrated.redis_url)
         feed = _feed(services)
         doorbell = Doorbell(redis, doorbell_channel(migrated.redis_prefix, "quota"))
-        await publisher.open()
-        await applier.open()
         doorbell.start()
         publisher.on_commit = doorbell.ring
         try:
@@ -142,8 +143,6 @@ async def open_stage(migrated: MigratedDatabase) -> AsyncIterator[Stage]:
         finally:
             await doorbell.stop()
             await feed.close()
-            await publisher.close()
-            await applier.close()
             await redis.aclose()
 
 

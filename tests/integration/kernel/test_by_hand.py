@@ -48,15 +48,12 @@ async def park(migrated: MigratedDatabase) -> int:
         "happened_at": "2026-01-01T00:00:00Z",
         "body": {"pool_id": pool, "detail": "x", "generation": 1},
     }
-    database = migrated.database("quota")
-    await database.open()
-    async with database.begin(SYSTEM) as unit:
+    async with migrated.opened("quota") as database, database.begin(SYSTEM) as unit:
         letter = await unit.fetchval(
             "INSERT INTO dead_letter (consumer, publisher, seq, envelope, error)"
             " VALUES ('pools', 'registry', 7, $1, 'ValueError: no') RETURNING id",
             envelope,
         )
-    await database.close()
     return int(letter)
 
 

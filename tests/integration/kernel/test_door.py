@@ -14,6 +14,7 @@ from millpond_kernel import db
 from millpond_kernel.clients import ServiceAway, ServiceClient
 from millpond_kernel.db import AWAY_ERRORS, SYSTEM, Database, DatabaseAway, TenantScope, UnsafeRole
 from millpond_kernel.leases import LeaseLost, acquire_lease, check_epoch
+from millpond_kernel.pausing import end_task
 from millpond_kernel.uow import TransactionAborted, UnitOfWorkOpen
 from tests.integration.databases import MigratedDatabase
 from tests.integration.kernel.stage import run_as_owner
@@ -27,10 +28,8 @@ def revoked(tenant: TenantId | None, generation: int = 1) -> ApiKeyRevoked:
 
 @pytest.fixture
 async def database(migrated: MigratedDatabase) -> AsyncIterator[Database]:
-    database = migrated.database("quota")
-    await database.open()
-    yield database
-    await database.close()
+    async with migrated.opened("quota") as database:
+        yield database
 
 
 async def test_tenant_scope_when_reading_outbox_then_sees_own_rows_only(database: Database) -> None:
@@ -147,23 +146,20 @@ async def test_begin_when_every_connection_is_in_use_then_away_in_time(
     migrated: MigratedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(db, "ACQUIRE_SECONDS", 0.3)
-    database = migrated.database("quota", pool_size=1)
-    await database.open()
-    held = asyncio.Event()
+    async with migrated.opened("quota", pool_size=1) as database:
+        held = asyncio.Event()
 
-    async def hold() -> None:
-        async with database.begin(SYSTEM):
-            held.set()
-            await asyncio.sleep(6)
+        async def hold() -> None:
+            async with database.begin(SYSTEM):
+                held.set()
+                await asyncio.sleep(60)
 
-    task = asyncio.create_task(hold())
-    await held.wait()
-    with pytest.raises(DatabaseAway):
-        async with database.begin(SYSTEM):
-            pass
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await database.close()
+        task = asyncio.create_task(hold())
+        await held.wait()
+        with pytest.raises(DatabaseAway):
+            async with database.begin(SYSTEM):
+                pass
+        await end_task(task)
 
 
 async def test_begin_when_cancelled_then_connection_returns_clean(database: Database) -> None:

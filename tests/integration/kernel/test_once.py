@@ -31,13 +31,10 @@ async def test_post_when_twenty_at_once_with_one_key_then_one_effect(
     bodies = {answer.text for answer in answers if answer.status_code == 201}
     assert len(bodies) == 1
     assert sum("idempotency-replayed" not in answer.headers for answer in answers if answer.status_code == 201) == 1
-    database = migrated.database("quota")
-    await database.open()
-    async with database.begin(SYSTEM) as unit:
+    async with migrated.opened("quota") as database, database.begin(SYSTEM) as unit:
         assert await unit.fetchval("SELECT count(*) FROM tenant") == 1
         assert await unit.fetchval("SELECT count(*) FROM outbox") == 1
         assert await unit.fetchval("SELECT count(*) FROM audit") == 1
-    await database.close()
 
 
 async def test_post_when_the_key_comes_with_another_request_then_422(services: Services) -> None:

@@ -48,10 +48,8 @@ class Registry:
 @pytest.fixture
 async def registry(migrated: MigratedDatabase) -> AsyncIterator[Registry]:
     """Registry and quota without workers: what loops and consumers do, a test does itself."""
-    database = migrated.database("registry")
-    await database.open()
-    try:
-        async with run_services(migrated, ("quota", "registry"), workers=False) as services:
-            yield Registry(services, services.as_key(), database)
-    finally:
-        await database.close()
+    async with (
+        migrated.opened("registry") as database,
+        run_services(migrated, ("quota", "registry"), workers=False) as services,
+    ):
+        yield Registry(services, services.as_key(), database)

@@ -31,19 +31,17 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 async def working(migrated: MigratedDatabase) -> AsyncIterator[Registry]:
     """Registry, quota and scheduler with their workers, looking often."""
-    database = migrated.database("registry")
-    await database.open()
-    try:
-        async with run_services(
+    async with (
+        migrated.opened("registry") as database,
+        run_services(
             migrated,
             ("quota", "registry", "scheduler"),
             watch_interval_seconds=0.1,
             capacity_interval_seconds=0.1,
             recount_seconds=1.0,
-        ) as services:
-            yield Registry(services, services.as_key(), database)
-    finally:
-        await database.close()
+        ) as services,
+    ):
+        yield Registry(services, services.as_key(), database)
 
 
 async def test_worker_when_node_falls_silent_then_suspected_until_it_speaks(working: Registry) -> None:
@@ -96,18 +94,16 @@ async def test_worker_when_scheduler_tells_then_capacity_and_drains_follow(
         devices = (await working.get(path))["devices"]
         return devices and devices[0]["allocated"]
 
-    scheduler = migrated.database("scheduler")
-    await scheduler.open()
-    held = AllocationView.model_validate(allocation(node, [250]))
-    async with scheduler.begin(SYSTEM) as unit:
-        unit.emit(AllocationBound(allocation=held))
-    await eventually(lambda: _is(allocated, 250))
-    await working.operator("POST", f"/v1/nodes/{agent.node_id}/drain", {}, expect=202)
-    generation = (await working.node(agent))["drain"]["generation"]
-    async with scheduler.begin(SYSTEM) as unit:
-        node_id = NodeId.parse(agent.node_id)
-        unit.emit(NodeEmptied(node_id=node_id, drain_generation=generation, generation=generation))
-    await scheduler.close()
+    async with migrated.opened("scheduler") as scheduler:
+        held = AllocationView.model_validate(allocation(node, [250]))
+        async with scheduler.begin(SYSTEM) as unit:
+            unit.emit(AllocationBound(allocation=held))
+        await eventually(lambda: _is(allocated, 250))
+        await working.operator("POST", f"/v1/nodes/{agent.node_id}/drain", {}, expect=202)
+        generation = (await working.node(agent))["drain"]["generation"]
+        async with scheduler.begin(SYSTEM) as unit:
+            node_id = NodeId.parse(agent.node_id)
+            unit.emit(NodeEmptied(node_id=node_id, drain_generation=generation, generation=generation))
 
     async def emptied() -> Any:
         return (await working.node(agent))["drain"]["emptied_at"]
