@@ -1,7 +1,26 @@
-"""Millpond for Python: `Client` and the errors it raises. Imports no server code."""
+"""Millpond for Python: `Client` and the errors it raises. Imports no server code.
 
-from millpond.client.client import Client
-from millpond.client.errors import MillpondError
-from millpond.profiles import NoProfile
+The names are loaded when they are first asked for, so that the command line can begin before its libraries do.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millpond.client.client import Client
+    from millpond.client.errors import MillpondError
+    from millpond.profiles import NoProfile
 
 __all__ = ["Client", "MillpondError", "NoProfile"]
+
+_MODULES = {
+    "Client": "millpond.client.client",
+    "MillpondError": "millpond.client.errors",
+    "NoProfile": "millpond.profiles",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,7 +1,10 @@
 """The first thing a newcomer sees."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.unit.client.commands import run
@@ -44,3 +47,25 @@ def test_command_line_when_imported_then_no_server_package_is() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_command_line_when_interrupted_while_it_loads_then_it_ends_without_a_traceback(tmp_path: Path) -> None:
+    # A module that everything imports stands in the way and says so.
+    (tmp_path / "httpx.py").write_text("import sys, time; print('loading', flush=True); time.sleep(60)")
+    loading = subprocess.Popen(
+        [sys.executable, "-m", "millpond", "--help"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert loading.stdout is not None
+    assert loading.stdout.readline() == "loading\n"
+    loading.send_signal(signal.SIGINT)
+    _, errors = loading.communicate(timeout=30)
+    assert (loading.returncode, errors) == (-signal.SIGINT, "")
+
+
+def test_command_line_when_run_as_a_module_then_it_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "millpond", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("millpond ")
