@@ -8,7 +8,7 @@ from millpond_contracts.bodies.tenants import QueuePolicy, VirtualPoolView
 from millpond_contracts.ids import JobId
 from millpond_kernel.db import TenantScope
 from millpond_scheduler.store.verdicts import list_queue
-from millpond_scheduler.usecases.reading import explain_job
+from millpond_scheduler.usecases.jobs import explain_job
 from tests.integration.scheduler.world import ONE_DEVICE, World, limits
 
 pytestmark = pytest.mark.integration

@@ -16,8 +16,7 @@ from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store import jobs, tasks
-from millpond_scheduler.usecases.jobs import cancel_job, submit_job
-from millpond_scheduler.usecases.reading import explain_job, read_job
+from millpond_scheduler.usecases.jobs import cancel_job, explain_job, read_job, submit_job
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
