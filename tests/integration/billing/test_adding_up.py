@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -105,6 +106,9 @@ async def assert_adds_up(stage: Stage, tenant: TenantId, end: datetime) -> list[
     for line in found["conservation"]:
         parts = sum(line[part] for part in ("active", "held_unbilled", "idle", "unavailable"))
         assert parts == line["capacity"]
+        value = {name: Fraction(amount) for name, amount in line["value"].items() if name != "currency"}
+        assert value["difference"] == 0
+        assert value["active"] + value["held_unbilled"] + value["idle"] + value["unavailable"] == value["capacity"]
     assert Decimal(found["bill"]["difference"]["amount"]) == 0
     return list(found["conservation"])
 
@@ -142,6 +146,11 @@ async def test_everything_when_all_complications_mix_then_adds_up_before_and_aft
     # 500 s in the sight of the registry, half an hour before, and what was held to the end afterwards.
     assert by_item[str(first)]["capacity"] == 1000 * 2_300_000_000
     assert by_item[str(second)]["capacity"] == 1000 * 2_800_000_000
+    # At the example's 9 an hour, then at the changed price of this flavor.
+    changed = Fraction("50.123456")
+    at_list = (1800 + changed) * 9 / 3600 + (500 - changed) * 1000 * Fraction("0.000003141592653589")
+    assert Fraction(by_item[str(first)]["value"]["capacity"]) == at_list
+    assert {line["value"]["currency"] for line in lines} == {"CNY"}
     await stage.tell(running.model_copy(update={"released_at": START + seconds(700), "generation": 5}))
     draft = (await caller("GET", f"/v1/statements/current?period_start={FEBRUARY}", expect=200)).json()
     assert {"usage", "round_up", "minimum", "price_difference", "waiver"} <= set(draft["subtotals"])
@@ -163,6 +172,7 @@ async def test_opencost_2862_when_more_is_held_than_there_is_then_the_difference
     found = (await stage.operator("GET", f"/v1/reconciliations?{query}", expect=200)).json()
     differences = {line["item"]: line["difference"] for line in found["conservation"]}
     assert differences == {"cpu": 0, "memory": 0, str(device): 200 * 10_000_000}
+    assert [line["item"] for line in found["conservation"] if line["value"] is None] == [str(device)]
 
 
 async def test_capacity_when_told_twice_late_and_out_of_order_then_spans_never_overlap_and_cover(

@@ -78,6 +78,11 @@ class Valued:
     capacity: Decimal
 
     @property
+    def held_unbilled(self) -> Decimal:
+        """The value of what is held but not billed."""
+        return EXACT.add(self.by_state[TimeState.STARTING], self.by_state[TimeState.RELEASING])
+
+    @property
     def difference(self) -> Decimal:
         """The value of the states less the value of the capacity: zero to the last digit."""
         return EXACT.subtract(exact_sum(self.by_state.values()), self.capacity)
@@ -165,13 +170,10 @@ def value_at_list(
         ConservationBroken: at some instant more is held than there is.
         PriceMissing: no public version prices the SKU.
     """
-    changes = {version.valid_from for version in book.versions if version.tenant_id is None}
-    changes |= {
-        version.valid_to for version in book.versions if version.tenant_id is None and version.valid_to is not None
-    }
     by_state = dict.fromkeys(TimeState, Decimal(0))
     total = Decimal(0)
-    for first, last in pairwise(sorted({start, end, *(change for change in changes if start < change < end)})):
+    changes = [change for change in book.change_points(None) if start < change < end]
+    for first, last in pairwise((start, *changes, end)):
         price = book.price_at(sku, None, first)
         piece = conserve(capacity, held, first, last)
         for state, amount in piece.by_state.items():

@@ -153,8 +153,8 @@ class PriceBook:
                         )
         raise PriceMissing(sku, instant)
 
-    def change_points(self, tenant_id: TenantId) -> tuple[int, ...]:
-        """Every instant at which the tenant's or the list's version changes, in order."""
+    def change_points(self, tenant_id: TenantId | None) -> tuple[int, ...]:
+        """Every instant at which the tenant's or the list's version changes, in order; a null tenant: the list's."""
         scopes = (tenant_id, None)
         ends = [version.valid_to for version in self.versions if version.tenant_id in scopes]
         starts = [version.valid_from for version in self.versions if version.tenant_id in scopes]

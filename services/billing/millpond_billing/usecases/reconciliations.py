@@ -1,6 +1,7 @@
-"""Where a node's capacity went: amount x microseconds by state, which add up to the capacity."""
+"""Where a node's capacity went: amount x microseconds by state; they, and their value, add up to the capacity."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from millpond_billing.domain.conservation import (
@@ -11,58 +12,88 @@ from millpond_billing.domain.conservation import (
     conserve,
     held_spans,
     overheld,
+    value_at_list,
     with_gaps_held,
 )
+from millpond_billing.domain.prices import PriceBook
 from millpond_billing.domain.timeline import Timeline, instant_of
 from millpond_billing.store.allocations import list_held_on, timeline_of
 from millpond_billing.store.capacity import list_nodes, list_spans
-from millpond_contracts.bodies.bills import ConservationLine
+from millpond_billing.store.prices import book_currency, load_price_book
+from millpond_contracts.bodies.bills import ConservationLine, ConservationValue
 from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.ids import NodeId
 from millpond_contracts.prices import Resource, Sku, Term
+from millpond_contracts.quantities import ExactDecimal
 from millpond_kernel.uow import UnitOfWork
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One resource of a node over `[start, end)`: what there was of it, and what was held."""
+
+    node_id: NodeId
+    name: str
+    sku: Sku
+    start: int
+    end: int
+    capacity: Sequence[Capacity]
+    held: Sequence[Held]
 
 
 async def conservation_lines(
     unit: UnitOfWork, start_at: datetime, end_at: datetime, node_id: NodeId | None = None
 ) -> list[ConservationLine]:
-    """Per node and item: amount x microseconds by state, and the difference from the capacity, which is zero."""
+    """Per node and item: amount x microseconds by state and their list value; the difference from both is zero."""
+    book = await load_price_book(unit)
     lines: list[ConservationLine] = []
     for row in await list_nodes(unit):
         node = NodeId.of(row["node_id"])
         if node_id is None or node == node_id:
-            lines += await _node_lines(unit, node, start_at, end_at)
+            lines += [_line(item, book) for item in await _list_items(unit, node, start_at, end_at)]
     return lines
 
 
-async def _node_lines(
-    unit: UnitOfWork, node_id: NodeId, start_at: datetime, end_at: datetime
-) -> list[ConservationLine]:
+async def _list_items(unit: UnitOfWork, node_id: NodeId, start_at: datetime, end_at: datetime) -> list[_Item]:
     start, end = instant_of(start_at), instant_of(end_at)
     holders = [(one, timeline_of(one)) for one in await list_held_on(unit, node_id, start_at, end_at)]
-    lines = []
-    for item, (sku, spans) in (await list_spans(unit, node_id, start_at, end_at)).items():
-        held = [one for holder in holders for one in _held_of(item, Sku.parse(sku).resource, holder, end)]
-        lines.append(_line(node_id, item, sku, with_gaps_held(spans, held, start, end), held, (start, end)))
-    return lines
+    items = []
+    for name, (text, spans) in (await list_spans(unit, node_id, start_at, end_at)).items():
+        sku = Sku.parse(text)
+        held = [one for holder in holders for one in _held_of(name, sku.resource, holder, end)]
+        items.append(_Item(node_id, name, sku, start, end, with_gaps_held(spans, held, start, end), held))
+    return items
 
 
-def _line(
-    node_id: NodeId, item: str, sku: str, capacity: Sequence[Capacity], held: Sequence[Held], interval: tuple[int, int]
-) -> ConservationLine:
+def _line(item: _Item, book: PriceBook) -> ConservationLine:
     """The line of an item; where more is held than there is, the difference says how much."""
-    excess = overheld(capacity, held, *interval)
-    result = Conservation(dict.fromkeys(TimeState, 0), 0) if excess else conserve(capacity, held, *interval)
+    excess = overheld(item.capacity, item.held, item.start, item.end)
+    nothing = Conservation(dict.fromkeys(TimeState, 0), 0)
+    result = nothing if excess else conserve(item.capacity, item.held, item.start, item.end)
     return ConservationLine(
-        node_id=node_id,
-        item=item,
-        sku=sku,
+        node_id=item.node_id,
+        item=item.name,
+        sku=str(item.sku),
         capacity=result.capacity,
         active=result.by_state[TimeState.ACTIVE],
         held_unbilled=result.held_unbilled,
         idle=result.by_state[TimeState.IDLE],
         unavailable=result.by_state[TimeState.UNAVAILABLE],
         difference=excess or result.difference,
+        value=None if excess else _value(item, book),
+    )
+
+
+def _value(item: _Item, book: PriceBook) -> ConservationValue:
+    value = value_at_list(item.capacity, item.held, item.start, item.end, book, item.sku)
+    return ConservationValue(
+        currency=book_currency(book),
+        capacity=ExactDecimal(value.capacity),
+        active=ExactDecimal(value.by_state[TimeState.ACTIVE]),
+        held_unbilled=ExactDecimal(value.held_unbilled),
+        idle=ExactDecimal(value.by_state[TimeState.IDLE]),
+        unavailable=ExactDecimal(value.by_state[TimeState.UNAVAILABLE]),
+        difference=ExactDecimal(value.difference),
     )
 
 

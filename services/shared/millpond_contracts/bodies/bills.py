@@ -157,8 +157,23 @@ class ExportView(Outgoing):
     generation: int
 
 
+class ConservationValue(Outgoing):
+    """The same at the public list price in force at each microsecond, exact; `difference` is zero to the last digit."""
+
+    currency: str
+    capacity: ExactDecimal
+    active: ExactDecimal
+    held_unbilled: ExactDecimal
+    idle: ExactDecimal
+    unavailable: ExactDecimal
+    difference: ExactDecimal
+
+
 class ConservationLine(Outgoing):
-    """Where one resource of a node went, in smallest units times microseconds; `difference` is zero when it adds up."""
+    """Where one resource of a node went, in smallest units times microseconds; `difference` is zero when it adds up.
+
+    Where more is held than there is, `difference` says how much, and there is no `value`.
+    """
 
     node_id: NodeId
     item: str
@@ -169,6 +184,7 @@ class ConservationLine(Outgoing):
     idle: int
     unavailable: int
     difference: int
+    value: ConservationValue | None = None
 
 
 class BillCheck(Outgoing):
