@@ -175,7 +175,7 @@ class ConsumerRunner:
         return cursor
 
     async def _apply_or_park(self, envelope: Envelope, stop: Stop) -> None:
-        while self._tries.get(envelope.seq, 0) < MAX_TRIES:
+        while True:
             try:
                 await self._apply_together(envelope.seq - 1, [envelope])
                 self._tries.pop(envelope.seq, None)
@@ -184,8 +184,9 @@ class ConsumerRunner:
                 raise
             except Exception as error:
                 await self._note_failure(envelope, error, stop)
-                last = error
-        await self._park(envelope, last)
+                if self._tries[envelope.seq] >= MAX_TRIES:
+                    await self._park(envelope, error)
+                    return
 
     async def _note_failure(self, envelope: Envelope, error: Exception, stop: Stop) -> None:
         """Counts and logs a failure and waits a little longer each time.

@@ -11,7 +11,15 @@ from millpond_kernel.consuming import MAX_TRIES
 from millpond_kernel.dead_letters import ReplayRefused, list_dead_letters, replay_dead_letter
 from millpond_kernel.streams import Consumer
 from millpond_kernel.uow import UnitOfWork
-from tests.integration.kernel.stage import Stage, assert_dense, note_effect, noting, running, until
+from tests.integration.kernel.stage import (
+    Stage,
+    assert_dense,
+    note_effect,
+    noting,
+    run_as_owner,
+    running,
+    until,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -93,6 +101,27 @@ async def test_event_when_stopped_while_it_is_tried_again_then_neither_parked_no
         await until(applied)
     assert_dense(await stage.effects(), 10)
     assert await list_dead_letters(stage.applier) == []
+
+
+async def test_event_when_it_cannot_be_parked_either_then_tried_and_parked_later(stage: Stage) -> None:
+    await run_as_owner(stage.migrated, "ALTER TABLE billing.dead_letter RENAME TO gone")
+    poison = Poisoned(4, 10**6)
+    consumer = Consumer("effects", "quota", {ApiKeyRevoked: poison})
+    await stage.make_things(1)
+    await stage.change_many(10)
+
+    async def failed_again() -> bool:
+        return poison.failures > MAX_TRIES + 2
+
+    async def applied() -> bool:
+        return await stage.cursor(consumer) == 10
+
+    async with running(stage.relay().run, stage.runner(consumer).run):
+        await until(failed_again)
+        await run_as_owner(stage.migrated, "ALTER TABLE billing.gone RENAME TO dead_letter")
+        await until(applied)
+    assert await stage.effects() == [1, 2, 3, 5, 6, 7, 8, 9, 10]
+    assert [letter.seq for letter in await list_dead_letters(stage.applier)] == [4]
 
 
 async def test_event_when_its_type_is_unknown_then_passed_over(stage: Stage) -> None:
