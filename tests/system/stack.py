@@ -5,6 +5,7 @@ that this file names are ever signalled.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -14,14 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 from millpond.stack.engines import is_running, read_tail
 from millpond.stack.launch import launch
 from millpond.stack.paths import StackPaths, locate_stack
-from millpond.stack.ports import find_free_port
+from millpond.stack.ports import HeldPorts
 from millpond.stack.processes import ProcessState, python_command
 from millpond.stack.status import ProcessStatus, read_status
 from millpond.stack.users import find_stack_user
@@ -43,6 +44,7 @@ class Stack:
     port: int
     split: bool
     more_arguments: tuple[str, ...] = ()
+    _ports: HeldPorts = field(default_factory=HeldPorts)
     _process: subprocess.Popen[bytes] | None = None
     _agent: subprocess.Popen[bytes] | None = None
 
@@ -54,7 +56,8 @@ class Stack:
         witnesses = base / "witnesses"
         witnesses.mkdir()
         witnesses.chmod(0o1777)
-        return cls(base, find_free_port(), split)
+        ports = HeldPorts()
+        return cls(base, ports.take(), split, _ports=ports)
 
     @property
     def url(self) -> str:
@@ -188,7 +191,9 @@ class Stack:
         finally:
             left = self.left_over()
             for pid in left:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                    os.kill(pid, signal.SIGKILL)
+            self._ports.release()
             if not os.environ.get("MILLPOND_TEST_KEEP"):
                 shutil.rmtree(self.base, ignore_errors=True)
         assert not left, f"left running: {left}"

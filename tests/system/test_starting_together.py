@@ -15,7 +15,7 @@ import pytest
 
 from millpond.stack.ephemeral import EphemeralEngines
 from millpond.stack.launch import launch
-from millpond.stack.ports import find_free_port
+from millpond.stack.ports import HeldPorts
 from millpond.stack.processes import python_command
 from millpond_kernel.migrate import service_role
 from tests.integration.databases import create, with_database
@@ -47,14 +47,13 @@ def empty_database() -> Iterator[dict[str, str]]:
 def test_replicas_when_eight_and_eight_migrations_start_together_then_one_migrates_and_all_get_ready(
     empty_database: dict[str, str], tmp_path: Path
 ) -> None:
-    ports: dict[int, str] = {}
-    while len(ports) < REPLICAS:
-        ports[find_free_port()] = SERVICES[len(ports) % len(SERVICES)]
+    held = HeldPorts()
+    ports = {held.take(): SERVICES[number % len(SERVICES)] for number in range(REPLICAS)}
     environment = empty_database | {
         f"MILLPOND_{service.upper()}_URL": f"http://127.0.0.1:{port}" for port, service in ports.items()
     }
     began = time.monotonic()
-    with ExitStack() as stack:
+    with held, ExitStack() as stack:
 
         def start(name: str, *argv: str) -> Path:
             log = tmp_path / f"{name}.log"

@@ -14,7 +14,7 @@ from millpond.stack.engines import Engine
 from millpond.stack.keys import SERVICES, StackKeys
 from millpond.stack.options import StackOptions
 from millpond.stack.paths import StackPaths
-from millpond.stack.ports import LOOPBACK, find_free_port
+from millpond.stack.ports import LOOPBACK
 from millpond.stack.processes import ProcessSpec, ReadyProbe, RestartPolicy, engine_process, http_ready, python_command
 from millpond.stack.users import SystemUser, find_closed_python_folder, make_open_folder
 
@@ -125,19 +125,6 @@ class Assembly:
 def choose_service_user(user: SystemUser | None) -> SystemUser | None:
     """As whom Python processes run: like the engines, unless Python itself lies where that user may not go."""
     return None if find_closed_python_folder(user) is not None else user
-
-
-def choose_internal_ports(split: bool) -> dict[str, int]:
-    """Service -> loopback port: one for all in a compact stack, one each in a split one."""
-    if not split:
-        return dict.fromkeys(SERVICES, find_free_port())
-    ports: dict[str, int] = {}
-    for service in SERVICES:
-        port = find_free_port()
-        while port in ports.values():
-            port = find_free_port()
-        ports[service] = port
-    return ports
 
 
 def stack_processes(assembly: Assembly, engines: tuple[Engine, ...]) -> list[ProcessSpec]:

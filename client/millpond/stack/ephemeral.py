@@ -2,20 +2,17 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from millpond.stack.engines import Engine, RunningEngine, start_engine
+from millpond.stack.engines import RunningEngine, start_engine
 from millpond.stack.errors import EngineFailed
 from millpond.stack.paths import StackPaths, locate_stack
-from millpond.stack.ports import find_free_port
+from millpond.stack.ports import HeldPorts
 from millpond.stack.postgres import PostgresEngine
 from millpond.stack.users import find_stack_user
 from millpond.stack.valkey import ValkeyEngine
-
-_PORT_TRIES = 3
 
 
 class EphemeralEngines:
@@ -46,6 +43,7 @@ class EphemeralEngines:
         self._user = find_stack_user()
         self._temporary: Path | None = None
         self._running: list[RunningEngine] = []
+        self._ports = HeldPorts()
 
     @property
     def postgres(self) -> RunningEngine:
@@ -71,8 +69,11 @@ class EphemeralEngines:
         """Starts both engines; `with` does the same."""
         try:
             paths = self._prepare_folder()
-            self._running.append(self._start_postgres(paths))
-            self._running.append(self._start_valkey(paths))
+            for engine in (
+                PostgresEngine(paths, self._ports.take(), self._user, self._durable),
+                ValkeyEngine(paths, self._ports.take(), self._user, self._durable),
+            ):
+                self._running.append(start_engine(engine, paths.logs / f"{engine.name}.log"))
         except BaseException:
             self.stop()
             raise
@@ -81,6 +82,7 @@ class EphemeralEngines:
         """Stops both engines and removes a temporary folder."""
         while self._running:
             self._running.pop().stop()
+        self._ports.release()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
@@ -104,30 +106,8 @@ class EphemeralEngines:
         paths.prepare(self._user)
         return paths
 
-    def _start_postgres(self, paths: StackPaths) -> RunningEngine:
-        return _start_on_free_port(
-            lambda port: PostgresEngine(paths, port, self._user, self._durable), paths.logs / "postgres.log"
-        )
-
-    def _start_valkey(self, paths: StackPaths) -> RunningEngine:
-        return _start_on_free_port(
-            lambda port: ValkeyEngine(paths, port, self._user, self._durable), paths.logs / "valkey.log"
-        )
-
     def _find(self, name: str) -> RunningEngine:
         for running in self._running:
             if running.engine.name == name:
                 return running
         raise EngineFailed(f"{name} is not started; use `with EphemeralEngines() as engines:`")
-
-
-def _start_on_free_port(make: Callable[[int], Engine], log_file: Path) -> RunningEngine:
-    """Starts an engine; another process may take the chosen port in between, so a failure is tried again."""
-    for _ in range(_PORT_TRIES - 1):
-        running = RunningEngine(make(find_free_port()), log_file)
-        try:
-            running.start()
-        except EngineFailed:
-            continue
-        return running
-    return start_engine(make(find_free_port()), log_file)

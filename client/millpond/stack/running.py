@@ -13,7 +13,6 @@ from millpond.stack.assembly import (
     Assembly,
     agent_folders,
     agent_process,
-    choose_internal_ports,
     choose_service_user,
     stack_processes,
 )
@@ -24,7 +23,7 @@ from millpond.stack.launchers import ForkLauncher, ProgramLauncher
 from millpond.stack.lock import StackLock
 from millpond.stack.options import StackOptions
 from millpond.stack.paths import StackPaths, locate_stack
-from millpond.stack.ports import find_free_port, is_free
+from millpond.stack.ports import HeldPorts, is_free
 from millpond.stack.postgres import PostgresEngine
 from millpond.stack.supervisor import Supervisor
 from millpond.stack.users import SystemUser, find_stack_user
@@ -32,7 +31,6 @@ from millpond.stack.valkey import ValkeyEngine
 
 READY_TIMEOUT_SECONDS = 120.0
 _NODE_TIMEOUT_SECONDS = 60.0
-_HOPELESS_RESTARTS = 3
 _HOPELESS_RESTARTS = 4
 
 
@@ -65,10 +63,10 @@ async def run_stack(options: StackOptions, on_ready: OnReady, tell: Callable[[st
     user = find_stack_user()
     paths = locate_stack(name=options.name, data_folder=options.data_folder, user=user)
     paths.prepare(user)
-    with StackLock(paths.lock_file):
+    with StackLock(paths.lock_file), HeldPorts() as ports:
         if not is_free(options.port):
             raise StackError(f"port {options.port} is in use; choose another with --port")
-        assembly, engines = await asyncio.to_thread(_assemble, options, paths, user, tell)
+        assembly, engines = await asyncio.to_thread(_assemble, options, paths, ports, user, tell)
         supervisor = Supervisor(status_file=paths.status_file, fork=_forks(assembly))
 
         async def become_ready() -> None:
@@ -92,15 +90,15 @@ async def run_stack(options: StackOptions, on_ready: OnReady, tell: Callable[[st
 
 
 def _assemble(
-    options: StackOptions, paths: StackPaths, user: SystemUser | None, tell: Callable[[str], None]
+    options: StackOptions, paths: StackPaths, ports: HeldPorts, user: SystemUser | None, tell: Callable[[str], None]
 ) -> tuple[Assembly, tuple[Engine, ...]]:
     service_user = choose_service_user(user)
     keys = load_keys(paths, service_user)
     engines: list[Engine] = []
     if options.database_url is None:
-        engines.append(PostgresEngine(paths, find_free_port(), user))
+        engines.append(PostgresEngine(paths, ports.take(), user))
     if options.redis_url is None:
-        engines.append(ValkeyEngine(paths, find_free_port(), user))
+        engines.append(ValkeyEngine(paths, ports.take(), user))
     for engine in engines:
         tell(f"preparing {engine.name}")
         engine.prepare()
@@ -112,11 +110,18 @@ def _assemble(
         database_url=options.database_url or urls["postgres"],
         redis_url=options.redis_url or urls["valkey"],
         user=service_user,
-        internal_ports=choose_internal_ports(options.split),
+        internal_ports=_choose_internal_ports(ports, options.split),
     )
     owner = {"MILLPOND_OWNER_DATABASE_URL": assembly.database_url}
     write_environment(paths, assembly.environment(*SERVICES) | owner)
     return assembly, tuple(engines)
+
+
+def _choose_internal_ports(ports: HeldPorts, split: bool) -> dict[str, int]:
+    """Service -> loopback port: one for all in a compact stack, one each in a split one."""
+    if split:
+        return {service: ports.take() for service in SERVICES}
+    return dict.fromkeys(SERVICES, ports.take())
 
 
 def _forks(assembly: Assembly) -> Callable[[ProgramLauncher], ForkLauncher]:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from millpond.stack import ports
 from millpond.stack.binaries import find_postgres_binaries, find_valkey_binaries
 from millpond.stack.errors import EnginesNotInstalled, FolderNotOurs, FolderUnreachable, StackError
 from millpond.stack.launch import open_log
 from millpond.stack.paths import fits_a_socket, locate_stack
-from millpond.stack.ports import LOOPBACK, find_free_port, is_free
+from millpond.stack.ports import LOOPBACK, HeldPorts, find_free_port, is_free
 from millpond.stack.processes import TRANSITIONS, ProcessSpec, ProcessState
 from millpond.stack.status import ProcessStatus, StackStatus, read_status, write_status
 from millpond.stack.users import SystemUser, find_blocking_folder, require_reachable, write_private_file
@@ -125,6 +126,28 @@ def test_port_when_it_is_taken_then_another_is_chosen() -> None:
         assert find_free_port(preferred=taken) != taken
     free = find_free_port()
     assert find_free_port(preferred=free) == free
+
+
+def test_ports_when_held_then_no_stack_is_given_one_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = find_free_port()
+    monkeypatch.setattr(ports, "_CHOICES", range(first, first + 1))
+    with HeldPorts() as ours, HeldPorts() as theirs:
+        assert ours.take() == first
+        for take in (ours.take, theirs.take, find_free_port):
+            with pytest.raises(StackError, match="no free port"):
+                take()
+    assert find_free_port() == first
+
+
+def test_port_when_held_then_its_server_can_listen_and_come_back() -> None:
+    with HeldPorts() as held:
+        port = held.take()
+        assert is_free(port)
+        for _ in range(2):
+            with socket.create_server((LOOPBACK, port)) as server:
+                assert not is_free(port)
+                socket.create_connection((LOOPBACK, port), 5).close()
+                server.accept()[0].close()
 
 
 @pytest.mark.parametrize(
