@@ -112,6 +112,32 @@ async def test_page_when_it_ends_inside_a_character_then_the_rest_comes_with_the
     assert texts[0] == "aaa"
 
 
+async def test_page_when_the_log_so_far_ends_inside_a_character_then_it_waits_for_the_rest(
+    world: World, tmp_path: Path
+) -> None:
+    store = LogFolder(tmp_path, piece_bytes=4)
+    node, task = await start(world)
+    text = "aa损失".encode()
+    await push(world, store, node, task, 0, text[:4])
+    found = [await page(world, store, task.job_id, offset) for offset in (0, 2)]
+    assert [(one.text, one.next_offset) for one in found] == [("aa", 2), ("", 2)]
+    await push(world, store, node, task, 4, text[4:])
+    rest = await page(world, store, task.job_id, 2)
+    assert (rest.text, rest.next_offset) == ("损失", 8)
+
+
+async def test_page_when_text_was_left_out_inside_a_character_then_it_goes_on_behind(
+    world: World, tmp_path: Path
+) -> None:
+    store = LogFolder(tmp_path)
+    node, task = await start(world)
+    await push(world, store, node, task, 0, "损".encode()[:2])
+    await push(world, store, node, task, 100, b"later", cut=True)
+    first = await page(world, store, task.job_id)
+    assert (first.text, first.next_offset) == ("\N{REPLACEMENT CHARACTER}", 2)
+    assert (await page(world, store, task.job_id, 2)).text.endswith("later")
+
+
 async def test_folder_when_a_log_is_too_long_then_head_and_tail_stay_and_the_cut_is_marked(tmp_path: Path) -> None:
     store = LogFolder(tmp_path, piece_bytes=100, head_bytes=200, tail_pieces=2)
     allocation = AllocationId.new()
@@ -120,9 +146,9 @@ async def test_folder_when_a_log_is_too_long_then_head_and_tail_stay_and_the_cut
         await store.append(allocation, offset, text[offset : offset + 70])
     kept = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     assert kept == 400
-    assert await store.read(allocation, 0, 1000) == (0, text[:100])
-    assert await store.read(allocation, 100, 1000) == (100, text[100:200])
-    assert await store.read(allocation, 200, 1000) == (800, text[800:900])
+    assert await store.read(allocation, 0, 1000) == (0, text[:200])
+    assert await store.read(allocation, 150, 30) == (150, text[150:180])
+    assert await store.read(allocation, 200, 150) == (800, text[800:950])
     assert await store.read(allocation, 900, 1000) == (900, text[900:])
     assert await store.read(allocation, 1000, 1000) == (1000, b"")
     await store.remove(allocation)

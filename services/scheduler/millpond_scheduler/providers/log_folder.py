@@ -26,7 +26,7 @@ class LogStore(Protocol):
         ...
 
     async def read(self, allocation: AllocationId, offset: int, limit: int) -> tuple[int, bytes]:
-        """The first kept bytes at or after `offset`: where they begin, and at most `limit`; empty at the end."""
+        """The first kept bytes at or after `offset`: where they begin, and at most `limit` up to a gap; else empty."""
         ...
 
     async def remove(self, allocation: AllocationId) -> None:
@@ -55,7 +55,7 @@ class LogFolder:
         await asyncio.to_thread(self._append, allocation, offset, data)
 
     async def read(self, allocation: AllocationId, offset: int, limit: int) -> tuple[int, bytes]:
-        """The first kept bytes at or after `offset`, up to the end of their piece."""
+        """The first kept bytes at or after `offset`, up to a gap or `limit`."""
         return await asyncio.to_thread(self._read, allocation, offset, limit)
 
     async def remove(self, allocation: AllocationId) -> None:
@@ -95,18 +95,23 @@ class LogFolder:
             (folder / f"{first:020d}").unlink(missing_ok=True)
 
     def _read(self, allocation: AllocationId, offset: int, limit: int) -> tuple[int, bytes]:
-        folder = self._path(allocation)
+        folder, start, data = self._path(allocation), offset, b""
         for first, length in _pieces(folder):
-            if offset >= first + length:
+            if start + len(data) >= first + length:
                 continue
-            start = max(offset, first)
+            if data and start + len(data) < first:
+                break  # a gap: whoever reads on learns of it
+            if not data:
+                start = max(offset, first)
             try:
                 with open(folder / f"{first:020d}", "rb") as file:
-                    file.seek(start - first)
-                    return start, file.read(limit)
+                    file.seek(start + len(data) - first)
+                    data += file.read(limit - len(data))
             except FileNotFoundError:
                 continue  # dropped just now
-        return offset, b""
+            if len(data) >= limit:
+                break
+        return (start, data) if data else (offset, b"")
 
 
 def _pieces(folder: Path) -> list[tuple[int, int]]:

@@ -116,7 +116,9 @@ async def read_page(store: LogStore, attempt: Attempt, offset: int, limit: int =
         start, data = offset, b""
     following = start + len(data)
     is_last = attempt.ended and following >= attempt.next_offset
-    text, used = _decode_text(data, final=is_last or len(data) < 4)
+    # What is cut off by a gap has no rest to wait for.
+    is_cut_off = len(data) < 4 and following < attempt.next_offset
+    text, used = _decode_text(data, final=is_last or is_cut_off)
     left_out = start - offset
     if left_out and data:
         text = f"\n[... {left_out} bytes were left out ...]\n{text}"
