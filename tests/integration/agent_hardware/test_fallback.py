@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import resource
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,25 @@ async def test_take_inventory_on_a_machine_without_accelerators_asks_once_and_re
     assert inventory.devices == ()
     assert inventory.probe_errors == ()
     assert mark.read_text() == "x\n"
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """This process with more open files than select() can look at, as an agent's that runs a thousand tasks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    yield
+    for descriptor in opened:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_take_inventory_with_a_thousand_open_files_still_hears_the_probe(
+    machine: MachineTree, tmp_path: Path, many_descriptors: None
+) -> None:
+    supervisor = HardwareSupervisor(machine.root, environment=with_tool(tmp_path, f"cat {H100}"))
+
+    inventory = await supervisor.take_inventory()
+
+    assert [device.health for device in inventory.devices] == [DeviceHealth.HEALTHY] * 2

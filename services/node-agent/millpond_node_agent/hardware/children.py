@@ -68,9 +68,13 @@ class ProbeChild:
         """The next answer; one that does not come in time, or is not a report, is a report that says so."""
         end = time.monotonic() + seconds
         stream = self._process.stdout
+        # Not select(): with a thousand tasks the agent has more descriptors than that can take.
+        poller = select.poll()
+        if stream is not None:
+            poller.register(stream, select.POLLIN)
         while b"\n" not in self._rest and stream is not None:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([stream], [], [], left)[0]:
+            if left <= 0 or not poller.poll(left * 1000):
                 return _failed(vendor, ProbeOutcome.STUCK, f"no answer within {seconds:.1f} s")
             chunk = os.read(stream.fileno(), 65536)
             self._rest += chunk
