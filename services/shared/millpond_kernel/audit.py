@@ -10,11 +10,10 @@ from typing import Any
 import asyncpg
 from pydantic import BaseModel
 
-from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import AuditEntry, UnitOfWork
 
-_CHAIN_BATCH = 500
+CHAIN_BATCH = 500
 # Never written down, whatever object holds them.
 _SECRET_FIELDS = {"secret", "token", "command", "env", "spec"}
 
@@ -84,7 +83,7 @@ async def chain_audit(unit: UnitOfWork) -> int:
         "SELECT id, $1 + row_number() OVER (ORDER BY id) AS seq, at, actor, role, tenant_id, action, object, before,"
         " after, request_id FROM audit WHERE seq IS NULL ORDER BY id LIMIT $2",
         last,
-        _CHAIN_BATCH,
+        CHAIN_BATCH,
     )
     if not rows:
         return 0
@@ -102,19 +101,3 @@ async def chain_audit(unit: UnitOfWork) -> int:
     )
     await unit.execute("UPDATE outbox_counter SET last = $1 WHERE name = 'audit'", rows[-1]["seq"])
     return len(rows)
-
-
-async def verify_audit(database: Database) -> int | None:
-    """The sequence of the first audit row that was changed or is missing; None when the whole chain holds."""
-    expected, previous = 1, b""
-    while True:
-        async with database.begin(SYSTEM) as unit:
-            last = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'audit'"))
-            rows = await unit.fetch("SELECT * FROM audit WHERE seq >= $1 ORDER BY seq LIMIT $2", expected, _CHAIN_BATCH)
-        for row in rows:
-            digest = audit_hash(previous, audit_fields(row))
-            if row["seq"] != expected or bytes(row["hash"]) != digest:
-                return expected
-            expected, previous = expected + 1, digest
-        if not rows:
-            return None if expected == last + 1 else expected

@@ -7,9 +7,10 @@ from pydantic import BaseModel
 
 from millpond_contracts.bodies.tenants import Role
 from millpond_contracts.ids import TenantId
-from millpond_kernel.audit import audit, verify_audit
+from millpond_kernel.audit import audit
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.tenancy import Principal
+from millpond_kernel.verify_audit import verify_audit
 from tests.integration.kernel.stage import Stage, run_as_owner
 
 pytestmark = pytest.mark.integration

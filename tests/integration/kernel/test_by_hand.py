@@ -1,4 +1,4 @@
-"""What a person runs by hand: parked events shown and replayed, views rebuilt."""
+"""What a person runs by hand: parked events shown and replayed, views rebuilt, the audit trail verified."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ from millpond_contracts.events.registry import CapacityDriftFound
 from millpond_contracts.ids import EventId, PoolId
 from millpond_kernel.db import SYSTEM
 from tests.integration.databases import MigratedDatabase
+from tests.integration.kernel.stage import run_as_owner
 
 pytestmark = pytest.mark.integration
 
@@ -72,3 +73,10 @@ async def test_rebuild_when_it_cannot_be_done_then_one_line_says_why(migrated: M
     assert (code, errors) == (1, "not rebuilt: quota has no consumer 'nothing'; it has alerts, pools\n")
     code, _, errors = await run(migrated, "rebuild", "quota", "pools")
     assert (code, errors) == (1, "not rebuilt: registry does not answer: ConnectError\n")
+
+
+async def test_verify_when_the_trail_holds_or_not_then_one_line_says_so(migrated: MigratedDatabase) -> None:
+    assert await run(migrated, "verify_audit", "quota") == (0, "quota: the audit trail holds\n", "")
+    await run_as_owner(migrated, "UPDATE quota.outbox_counter SET last = 1 WHERE name = 'audit'")
+    code, _, errors = await run(migrated, "verify_audit", "quota")
+    assert (code, errors) == (1, "quota: audit row 1 was changed or is missing\n")
