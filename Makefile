@@ -34,9 +34,7 @@ check-tree: $(STAMP)
 	@$(VENV)/bin/pytest -q tests/architecture
 
 openapi: $(STAMP) ## Write all that is generated: API documents, events schema, settings and error pages, proxy file
-	@$(VENV)/bin/python openapi/build.py
-	@$(VENV)/bin/python tools/build_docs.py
-	@$(VENV)/bin/python tools/build_proxy.py
+	@$(VENV)/bin/python -m tools.generate
 
 bench: $(STAMP) ## Measure; one JSON object per figure; ONLY=name for one of them
 	@$(VENV)/bin/python -m tests.benchmarks $(ONLY)
@@ -52,7 +50,7 @@ lock: $(STAMP) ## Pin every dependency with hashes in requirements.lock
 
 clean: ## Remove .venv and every cache (never the data of a stack)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
-	find services client tests migrations openapi tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find services client tests migrations tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .env: | $(STAMP)
 	@$(VENV)/bin/python tools/compose_env.py

@@ -1,12 +1,7 @@
-"""Writes the reference pages that come from code: docs/settings.md and docs/errors.md.
+"""The reference pages that come from code: docs/settings.md and docs/errors.md."""
 
-`--check` writes nothing and fails when a page is out of date.
-"""
-
-import argparse
 import importlib
 import importlib.util
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -110,24 +105,7 @@ def errors_page() -> str:
     return ERRORS_HEAD + "".join(f"| `{code.value}` | {code.status} | {code.meaning} |\n" for code in ErrorCode)
 
 
-def main() -> int:
-    """Writes or checks the pages; the exit status is 1 when `--check` finds a difference."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail when a page is out of date")
-    check = parser.parse_args().check
-    stale = []
-    for name, text in (("settings.md", settings_page()), ("errors.md", errors_page())):
-        path = DOCS / name
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        if check:
-            stale.append(str(path))
-        else:
-            path.write_text(text, encoding="utf-8")
-    if stale:
-        sys.stderr.write(f"out of date: {', '.join(stale)}; run `make openapi` and commit the result\n")
-    return 1 if stale else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def files() -> Iterator[tuple[Path, str]]:
+    """(path, text) of both pages."""
+    yield DOCS / "settings.md", settings_page()
+    yield DOCS / "errors.md", errors_page()

@@ -1,12 +1,11 @@
-"""Writes deploy/proxy.conf, the reverse proxy's routes, from the prefix table of the contracts (decision 26).
+"""deploy/proxy.conf: the reverse proxy's routes, from the prefix table of the contracts (decision 26).
 
-Only services that exist in this tree get a route. `--check` writes nothing and fails when the file is out of date.
+Only services that exist in this tree get a route.
 """
 
-import argparse
 import importlib.util
 import re
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from millpond_contracts.bodies.shapes import Problem
@@ -100,19 +99,6 @@ def render() -> str:
     return HEAD + "".join(blocks) + tail
 
 
-def main() -> int:
-    """Writes or checks the file; the exit status is 1 when `--check` finds a difference."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail when the file is out of date")
-    wanted = render()
-    if not parser.parse_args().check:
-        PROXY_FILE.write_text(wanted, encoding="utf-8")
-        return 0
-    if PROXY_FILE.read_text(encoding="utf-8") != wanted:
-        sys.stderr.write(f"{PROXY_FILE} differs from the prefix table: run `make openapi` and commit the result\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def files() -> Iterator[tuple[Path, str]]:
+    """(path, text) of the one file."""
+    yield PROXY_FILE, render()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("services", "client")
-EVERYTHING = ("services", "client", "tests", "tools", "migrations", "openapi")
+EVERYTHING = ("services", "client", "tests", "tools", "migrations")
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 

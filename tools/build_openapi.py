@@ -1,13 +1,8 @@
-"""Writes the machine-readable contracts: `<service>.json` (OpenAPI 3.1) per service, and `events.json` (JSON Schema).
+"""The machine-readable contracts: openapi/`<service>.json` (OpenAPI 3.1) per service, `events.json` (JSON Schema)."""
 
-Nothing is connected to. `--check` writes nothing and fails with the names of the files that are out of date.
-"""
-
-import argparse
 import importlib
 import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 from millpond_contracts.events import EVENT_TYPES, Envelope
 from millpond_contracts.routes import SERVICES
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parents[1] / "openapi"
 
 
 def load_app(service: str) -> FastAPI | None:
@@ -48,33 +43,14 @@ def describe_events() -> dict[str, Any]:
     }
 
 
-def documents() -> Iterator[tuple[str, dict[str, Any]]]:
-    """(file name, document) of everything generated here."""
+def files() -> Iterator[tuple[Path, str]]:
+    """(path, text) of every document."""
     for service in SERVICES:
         app = load_app(service)
         if app is not None:
-            yield f"{service}.json", app.openapi()
-    yield "events.json", describe_events()
+            yield FOLDER / f"{service}.json", _text(app.openapi())
+    yield FOLDER / "events.json", _text(describe_events())
 
 
-def main() -> int:
-    """Writes or checks the files; the exit status is 1 when `--check` finds a difference."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail when a file is out of date")
-    check = parser.parse_args().check
-    stale = []
-    for name, document in documents():
-        path, text = FOLDER / name, json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-        if path.is_file() and path.read_text(encoding="utf-8") == text:
-            continue
-        if check:
-            stale.append(f"openapi/{name}")
-        else:
-            path.write_text(text, encoding="utf-8")
-    if stale:
-        sys.stderr.write(f"out of date: {', '.join(stale)}; run `make openapi` and commit the result\n")
-    return 1 if stale else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _text(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
