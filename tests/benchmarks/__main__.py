@@ -1,14 +1,20 @@
 """Runs the benchmarks: `python -m tests.benchmarks [NAME ...]`; a name is a benchmark's, or one of its figures'.
 
-Everything runs on this machine's loopback, with fsync on, and whatever is started is stopped.
+Everything runs on this machine's loopback, with fsync on, and whatever is started is stopped. The first line that is
+printed tells of the machine, each other one is a figure; `tests.benchmarks.page` makes a page of them.
 """
 
 import argparse
 import importlib
+import json
 import sys
+import time
 import traceback
 
 import structlog
+
+from tests.benchmarks.figures import tell
+from tests.benchmarks.machine import describe_machine
 
 BENCHMARKS = ("planner", "scheduler", "http", "billing", "stack")
 
@@ -23,7 +29,8 @@ def main() -> int:
         parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     # Standard output holds figures and nothing else.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    failed = []
+    print(json.dumps({"name": "machine", "facts": describe_machine()}), flush=True)
+    failed, began = [], time.monotonic()
     for name in BENCHMARKS:
         if name not in wanted:
             continue
@@ -32,6 +39,7 @@ def main() -> int:
         except Exception:
             traceback.print_exc()
             failed.append(name)
+    tell("bench.wall_s", [time.monotonic() - began], "s", failed=len(failed))
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
