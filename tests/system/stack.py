@@ -44,6 +44,7 @@ class Stack:
     port: int
     split: bool
     more_arguments: tuple[str, ...] = ()
+    folder_name: str = "stack"
     _ports: HeldPorts = field(default_factory=HeldPorts)
     _process: subprocess.Popen[bytes] | None = None
     _agent: subprocess.Popen[bytes] | None = None
@@ -67,7 +68,7 @@ class Stack:
     @property
     def paths(self) -> StackPaths:
         """Where the stack lies."""
-        return locate_stack(data_folder=self.base / "stack", user=find_stack_user())
+        return locate_stack(data_folder=self.base / self.folder_name, user=find_stack_user())
 
     @property
     def witnesses(self) -> Path:

@@ -13,9 +13,10 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 from millpond.stack.binaries import find_postgres_binaries
 from millpond.stack.engines import start_engine
@@ -24,7 +25,7 @@ from millpond.stack.keys import SERVICES, load_keys, read_environment, restore_k
 from millpond.stack.launch import run_to_end
 from millpond.stack.lock import StackLock, find_supervisor
 from millpond.stack.paths import StackPaths
-from millpond.stack.ports import find_free_port
+from millpond.stack.ports import HeldPorts
 from millpond.stack.postgres import PostgresEngine
 from millpond.stack.users import SystemUser, find_stack_user
 
@@ -52,25 +53,23 @@ def make_backup(paths: StackPaths, target: Path) -> dict[str, object]:
         raise StackError(
             f"there is no stack in {paths.folder}; name its folder with --data-dir or its name with --name"
         )
-    user = find_stack_user()
-    draft = target.with_name(f".{target.name}.part")
-    with _owner_url(paths, user) as url, tempfile.TemporaryDirectory() as scratch:
+    if not (paths.postgres / "data").exists():
+        raise StackError(f"the stack in {paths.folder} uses a database of your own; back that up with its own tools")
+    with _database(paths, find_stack_user()) as url, tempfile.TemporaryDirectory() as scratch:
         dump = Path(scratch) / _DUMP
-        _run_postgres(paths, "pg_dump", "--format=custom", f"--file={dump}", url)
+        _run_postgres(paths, url, "pg_dump", "--format=custom", f"--file={dump}")
         manifest: dict[str, object] = {
             "format": FORMAT,
             "made_at": datetime.now(UTC).isoformat(),
             "database_sha256": _digest(dump),
             "database_bytes": dump.stat().st_size,
         }
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
-            _add_text(archive, _MANIFEST, json.dumps(manifest, indent=2))
-            archive.add(dump, _DUMP)
-            for name in _FOLDERS:
-                if (paths.folder / name).is_dir():
-                    archive.add(paths.folder / name, name, filter=_leave_out)
-    draft.replace(target)
+        draft = target.with_name(f".{target.name}.part")
+        try:
+            _write_archive(draft, paths, dump, manifest)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
     return manifest
 
 
@@ -91,33 +90,41 @@ def restore_backup(paths: StackPaths, source: Path, tell: Callable[[str], None])
             tell("restoring keys, logs and the node's identity")
             _put_back(folder, paths, user)
             tell("restoring the database")
-            with _owner_url(paths, user) as url:
+            with _started_database(paths, user) as url:
                 _create_roles(paths, user, url)
-                _run_postgres(
-                    paths, "pg_restore", "--exit-on-error", "--no-owner", f"--dbname={url}", str(folder / _DUMP)
-                )
+                _run_postgres(paths, url, "pg_restore", "--exit-on-error", "--no-owner", str(folder / _DUMP))
     return manifest
 
 
 @contextmanager
-def _owner_url(paths: StackPaths, user: SystemUser | None) -> Iterator[str]:
-    """The owner's URL of the stack's PostgreSQL, started for the time being when the stack is stopped."""
-    if find_supervisor(paths.lock_file) not in (None, os.getpid()):
+def _database(paths: StackPaths, user: SystemUser | None) -> Iterator[str]:
+    """The owner's URL of the stack's PostgreSQL, which is started for the time being when the stack is stopped."""
+    if find_supervisor(paths.lock_file) is not None:
         yield read_environment(paths)["MILLPOND_OWNER_DATABASE_URL"]
         return
-    engine = PostgresEngine(paths, find_free_port(), user)
-    running = start_engine(engine, paths.logs / "postgres.log")
-    try:
-        yield engine.url
-    finally:
-        running.stop()
+    # The stack is not started meanwhile: two servers must not meet on one data folder.
+    with StackLock(paths.lock_file), _started_database(paths, user) as url:
+        yield url
 
 
-def _run_postgres(paths: StackPaths, program: str, *arguments: str) -> None:
-    binaries = find_postgres_binaries()
+@contextmanager
+def _started_database(paths: StackPaths, user: SystemUser | None) -> Iterator[str]:
+    with HeldPorts() as ports:
+        engine = PostgresEngine(paths, ports.take(), user)
+        running = start_engine(engine, paths.logs / "postgres.log")
+        try:
+            yield engine.url
+        finally:
+            running.stop()
+
+
+def _run_postgres(paths: StackPaths, url: str, program: str, *arguments: str) -> None:
+    binaries, parts = find_postgres_binaries(), urlsplit(url)
+    # The password goes through the environment: every user of the machine can read arguments.
+    where = urlunsplit(parts._replace(netloc=f"{parts.username}@{parts.hostname}:{parts.port}"))
     done = run_to_end(
-        (str(binaries.source / binaries.programs / program), *arguments),
-        environment={"PATH": os.defpath, "LC_ALL": "C"},
+        (str(binaries.source / binaries.programs / program), f"--dbname={where}", *arguments),
+        environment={"PATH": os.defpath, "LC_ALL": "C", "PGPASSWORD": parts.password or ""},
         folder=paths.work,
         timeout_seconds=_DUMP_TIMEOUT_SECONDS,
     )
@@ -172,10 +179,23 @@ def _put_back(folder: Path, paths: StackPaths, user: SystemUser | None) -> None:
             os.chown(path, user.uid, user.gid)
 
 
-def _leave_out(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    if member.name.startswith(_LEFT_OUT) or not (member.isfile() or member.isdir()):
-        return None
-    return member
+def _write_archive(draft: Path, paths: StackPaths, dump: Path, manifest: Mapping[str, object]) -> None:
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
+        _add_text(archive, _MANIFEST, json.dumps(manifest, indent=2))
+        archive.add(dump, _DUMP)
+        for kept in _FOLDERS:
+            for folder, _, files in os.walk(paths.folder / kept):
+                for file in files:
+                    _add_file(archive, Path(folder) / file, paths.folder)
+
+
+def _add_file(archive: tarfile.TarFile, path: Path, base: Path) -> None:
+    name = str(path.relative_to(base))
+    if name.startswith(_LEFT_OUT) or path.is_symlink() or not path.is_file():
+        return
+    with suppress(FileNotFoundError):  # a log or report that the running stack was done with meanwhile
+        archive.add(path, name)
 
 
 def _add_text(archive: tarfile.TarFile, name: str, text: str) -> None:
