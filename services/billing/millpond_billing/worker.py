@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from millpond_billing.background.sending import make_celery, make_enqueue
+from millpond_billing.background.sending import make_enqueue
 from millpond_billing.consumers.quota import tenants_consumer
 from millpond_billing.consumers.registry import nodes_consumer
 from millpond_billing.consumers.scheduler import allocations_consumer
@@ -23,7 +23,7 @@ def create_worker(
     chosen = settings or Settings()
 
     def parts(kernel: WorkerKernel) -> tuple[Sequence[Consumer], Sequence[Loop]]:
-        enqueue = make_enqueue(make_celery(chosen.redis_url.get_secret_value(), chosen.redis_prefix))
+        enqueue = make_enqueue(chosen.redis_url.get_secret_value(), chosen.redis_prefix)
         scheduler = kernel.clients["scheduler"]
         times = DueTimes(chosen.due_seconds, chosen.statement_grace_seconds, chosen.overdue_seconds)
         loops = (

@@ -17,20 +17,23 @@ from typing import Any
 
 import pytest
 
-from millpond_billing.background.sending import make_celery, make_enqueue
+from millpond_billing.background.sending import ANSWER_SECONDS, make_enqueue
 from millpond_billing.background.work import build_one_export
 from millpond_billing.domain.periods import Calendar
 from millpond_billing.domain.timeline import instant_of, moment_of
+from millpond_billing.store.exports import get_export, insert_export
+from millpond_billing.store.tenants import save_tenant
 from millpond_billing.usecases import exports as usecase
 from millpond_billing.usecases.charges import ChargeQuery, Place, list_charges
-from millpond_contracts.bodies.bills import ChargeView
+from millpond_billing.usecases.periods import find_period
+from millpond_contracts.bodies.bills import ChargeView, ExportFormat, ExportState
 from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.ids import ExportId
-from millpond_kernel.db import SYSTEM
+from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.doorbell import connect_redis
 from millpond_kernel.settings import ServiceSettings
 from millpond_kernel.uow import UnitOfWork
-from tests.integration.billing.stage import START, Stage, allocation, running_stage, share, states_of
+from tests.integration.billing.stage import START, Stage, allocation, running_stage, share, states_of, tenant_view
 from tests.integration.databases import MigratedDatabase
 from tests.integration.services import Caller, eventually
 
@@ -150,7 +153,7 @@ async def test_celery_5935_when_messages_are_lost_or_doubled_then_handed_out_aga
         assert await eventually(queued)
         # The broker loses every message; the rows are still there.
         assert await lose_messages(settings) > 0
-        enqueue = make_enqueue(make_celery(settings.redis_url.get_secret_value(), settings.redis_prefix))
+        enqueue = make_enqueue(settings.redis_url.get_secret_value(), settings.redis_prefix)
         async with celery_running(stage, folder):
 
             async def ready() -> bool:
@@ -197,6 +200,36 @@ async def test_export_when_two_workers_take_it_then_one_builds_and_a_failure_is_
     failed = await export_state(caller, broken)
     assert failed["state"] == "failed"
     assert "NotADirectoryError" in failed["error"]
+
+
+async def test_export_when_the_zone_changes_before_it_is_built_then_has_the_period_that_was_asked_for(
+    database: Database, tmp_path: Path
+) -> None:
+    tenant, now = tenant_view(), datetime.now(UTC)
+    async with database.begin(SYSTEM) as unit:
+        await save_tenant(unit, tenant)
+        # Nothing was used, so no period is kept.
+        period = await find_period(unit, tenant, None, now)
+        start, end = moment_of(period.start), moment_of(period.end)
+        made = await insert_export(unit, tenant.tenant_id, ExportFormat.CSV, start, end)
+        await save_tenant(unit, tenant.model_copy(update={"timezone": "America/New_York", "generation": 2}))
+    assert await build_one_export(database, made.export_id, tmp_path)
+    async with database.begin(SYSTEM) as unit:
+        built = await get_export(unit, made.export_id)
+    assert (built.state, built.rows, built.period_start) == (ExportState.READY, 0, start)
+
+
+async def test_enqueue_when_the_broker_is_silent_then_gives_up_soon() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        enqueue = make_enqueue(f"redis://127.0.0.1:{port}/0", "silent")
+        async with asyncio.timeout(10 * ANSWER_SECONDS):
+            await enqueue("export", str(ExportId.new()))
 
 
 async def test_export_when_it_is_long_then_pages_fit_together_and_a_release_meanwhile_is_not_lost(

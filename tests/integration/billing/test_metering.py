@@ -23,6 +23,7 @@ from millpond_billing.store import segments
 from millpond_billing.store import statements as rows
 from millpond_billing.store.segments import WrittenRange, exact, list_written
 from millpond_billing.store.tenants import save_tenant
+from millpond_billing.usecases import metering
 from millpond_billing.usecases.metering import take_allocations
 from millpond_billing.usecases.periods import find_period, keep_up
 from millpond_billing.usecases.prices import publish_prices
@@ -168,6 +169,24 @@ def test_decimals_when_finer_than_the_column_then_refused_before_postgres_rounds
     for wrong in (Decimal("0.0000000000000000001"), Decimal("NaN"), Decimal("Infinity")):
         with pytest.raises(ValueError, match="decimals"):
             exact(wrong, 18)
+
+
+async def test_unrated_when_more_stay_than_a_pass_takes_then_those_that_can_be_rated_are_reached(
+    database: Database, tenant: TenantView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metering, "WAITING_BATCH", 1)
+    later = tenant_view()
+    # Nobody prices reserved terms: these stay, and the ids of the second half come after them.
+    stuck = [allocation(tenant.tenant_id, term="reserved") for _ in range(3)]
+    waiting = [allocation(later.tenant_id) for _ in range(2)]
+    await take(database, *stuck, *waiting)
+    async with database.begin(SYSTEM) as unit:
+        await save_tenant(unit, later)
+    rated = 0
+    for _ in range(100):
+        async with database.begin(SYSTEM) as unit:
+            rated += await metering.rate_waiting(unit)
+    assert (rated, await count(database)) == (2, 4)
 
 
 async def test_segments_when_written_wrongly_then_the_database_refuses(database: Database, tenant: TenantView) -> None:

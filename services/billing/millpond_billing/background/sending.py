@@ -12,10 +12,15 @@ from millpond_kernel.observability import log
 EXPORT_TASK = "billing.export"
 STATEMENT_TASK = "billing.statement"
 HARD_LIMIT_SECONDS = 600
+ANSWER_SECONDS = 1.0
 
 
-def make_celery(redis_url: str, redis_prefix: str) -> Celery:
-    """A Celery that only sends or also works; both ends agree on names and on the broker's key prefix."""
+def make_celery(redis_url: str, redis_prefix: str, *, answer_seconds: float | None = None) -> Celery:
+    """A Celery that only sends or also works; both ends agree on names and on the broker's key prefix.
+
+    Args:
+        answer_seconds: how long the broker may take to answer; None = for ever, as a worker waits for its next message.
+    """
     app = Celery("millpond_billing", broker=redis_url)
     app.conf.update(
         task_acks_late=True,
@@ -31,15 +36,16 @@ def make_celery(redis_url: str, redis_prefix: str) -> Celery:
             "visibility_timeout": 2 * HARD_LIMIT_SECONDS,
             "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
-            "socket_timeout": None,
+            "socket_timeout": answer_seconds,
             "socket_connect_timeout": 2,
         },
     )
     return app
 
 
-def make_enqueue(app: Celery) -> Callable[[str, str], Awaitable[None]]:
-    """(kind, id) -> a message for the task `billing.<kind>`; a slow or absent broker holds nobody else up."""
+def make_enqueue(redis_url: str, redis_prefix: str) -> Callable[[str, str], Awaitable[None]]:
+    """(kind, id) -> a message for the task `billing.<kind>`; an absent or silent broker holds nobody up for long."""
+    app = make_celery(redis_url, redis_prefix, answer_seconds=ANSWER_SECONDS)
 
     def send(kind: str, row_id: str) -> None:
         try:

@@ -67,10 +67,9 @@ async def clear_unrated(unit: UnitOfWork, allocation_ids: Sequence[AllocationId]
 
 
 async def lock_unrated(unit: UnitOfWork, limit: int) -> list[AllocationView]:
-    """Released allocations that are not rated yet, locked."""
+    """Released allocations that are not rated yet, locked: any of them, so that none always stands behind others."""
     rows = await unit.fetch(
-        "SELECT body FROM allocation_view WHERE unrated IS NOT NULL ORDER BY allocation_id LIMIT $1"
-        " FOR UPDATE SKIP LOCKED",
+        "SELECT body FROM allocation_view WHERE unrated IS NOT NULL ORDER BY random() LIMIT $1 FOR UPDATE SKIP LOCKED",
         limit,
     )
     return [allocation_of(row) for row in rows]
