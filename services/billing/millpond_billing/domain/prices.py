@@ -23,6 +23,10 @@ class PriceRefused(ValueError):
     """A price version that may not be published; the message says why."""
 
 
+class PriceOverlap(PriceRefused):
+    """Another version already prices the scope in that time."""
+
+
 class PriceMissing(LookupError):
     """No version in force prices the SKU. Nothing is ever rated at zero for want of a price."""
 
@@ -107,7 +111,8 @@ class PriceBook:
         """The book with one more version; an open version of the same scope ends where the new one begins.
 
         Raises:
-            PriceRefused: in the past, empty, a SKU twice, an overlap, or a currency other than the book's.
+            PriceOverlap: a version that follows, or that has an end, already prices the scope in that time.
+            PriceRefused: in the past, empty, a SKU twice, or a currency other than the book's.
         """
         _check(version, now)
         if any(other.currency != version.currency for other in self.versions):
@@ -119,7 +124,7 @@ class PriceBook:
             elif other.valid_to is None and other.valid_from < version.valid_from:
                 kept.append(replace(other, valid_to=version.valid_from))
             else:
-                raise PriceRefused(f"version {other.version_id} already prices this scope in that time")
+                raise PriceOverlap(f"version {other.version_id} already prices this scope in that time")
         return PriceBook((*kept, version))
 
     def price_at(self, sku: Sku, tenant_id: TenantId | None, instant: int) -> Price:

@@ -75,11 +75,11 @@ def parse_place(text: str | None) -> Place:
         stage, at, key, given = text.split(":")
         place = Place(stage, int(at), UUID(hex=key), int(given))
         moment_of(place.at)
-        if stage in ("w", "a", "r") and place.given >= 0:
-            return place
-    except (ValueError, OverflowError):
-        pass
-    raise ProblemError(ErrorCode.CURSOR_INVALID, "The cursor belongs to another list.")
+        if stage not in ("w", "a", "r") or place.given < 0:
+            raise ValueError(f"expected a place in charges, found {text[:80]!r}")
+    except (ValueError, OverflowError) as error:
+        raise ProblemError(ErrorCode.CURSOR_INVALID, "The cursor belongs to another list.") from error
+    return place
 
 
 async def list_charges(

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from millpond_billing.domain.prices import PriceBook, PriceLine, PriceRefused, PriceVersion, example_version
+from millpond_billing.domain.prices import PriceLine, PriceOverlap, PriceRefused, PriceVersion, example_version
 from millpond_billing.domain.timeline import instant_of
 from millpond_billing.store import prices as rows
 from millpond_billing.store.locks import lock_for_publishing
@@ -40,11 +40,13 @@ async def publish_prices(unit: UnitOfWork, caller: Principal, spec: PriceVersion
     await _publish_example(unit)
     book = await rows.load_price_book(unit)
     version = _version(spec, now)
-    _check(version, book)
+    _check_complete(version)
     try:
         after = book.publish(version, instant_of(now))
-    except PriceRefused as error:
+    except PriceOverlap as error:
         raise ProblemError(ErrorCode.PRICE_OVERLAP, f"Not published: {error}.") from error
+    except PriceRefused as error:
+        raise _refused(str(error)) from error
     ends = {one.version_id: one.valid_to for one in after.versions}
     for old in book.versions:
         end = ends[old.version_id]
@@ -79,15 +81,10 @@ def _version(spec: PriceVersionSpec, now: datetime) -> PriceVersion:
     )
 
 
-def _check(version: PriceVersion, book: PriceBook) -> None:
-    skus = [line.sku for line in version.lines]
-    if len(set(skus)) != len(skus):
-        raise _refused("each SKU may be named once")
-    missing = [str(sku) for sku in _NEEDED if sku not in skus]
+def _check_complete(version: PriceVersion) -> None:
+    missing = [str(sku) for sku in _NEEDED if version.find_line(sku) is None]
     if version.tenant_id is None and missing:
         raise _refused(f"a public list must also price {', '.join(missing)}, or its use could not be billed")
-    if version.currency != rows.book_currency(book):
-        raise _refused(f"the price book is in {rows.book_currency(book)}, found {version.currency}")
 
 
 def _refused(reason: str) -> ProblemError:
