@@ -87,7 +87,7 @@ async def list_posted_page(
 ) -> list[asyncpg.Record]:
     """Rows of what the statement of a period carries, with the allocation, by id."""
     return await unit.fetch(
-        "SELECT a.*, v.body FROM adjustment a LEFT JOIN allocation_view v USING (allocation_id)"
+        "SELECT a.*, v.body FROM adjustment a JOIN allocation_view v USING (allocation_id)"
         " WHERE a.tenant_id = $1 AND a.period_start = $2 AND ($3::uuid IS NULL OR a.id > $3) ORDER BY a.id LIMIT $4",
         tenant_id,
         moment_of(period_start),

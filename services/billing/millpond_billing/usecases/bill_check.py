@@ -4,7 +4,6 @@ The list value is found without the charges.
 """
 
 import itertools
-from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 
@@ -55,12 +54,12 @@ async def check_bill(unit: UnitOfWork, tenant_id: TenantId, period_start: dateti
 
 async def _statement(unit: UnitOfWork, tenant_id: TenantId, period: Period, now: datetime) -> Statement:
     closed = await find_closed(unit, tenant_id, moment_of(period.start))
-    statement, _ = await compute_statement(unit, tenant_id, period, now)
     if closed is None:
+        statement, _ = await compute_statement(unit, tenant_id, period, now)
         return statement
     # The closed one counts, by its own lines.
     lines = [StatementLine(kind, None, 0, money.amount) for kind, money in closed.subtotals.items()]
-    return replace(statement, lines=tuple(lines), total=closed.total.amount)
+    return Statement(tenant_id, period, closed.currency, tuple(lines), closed.total.amount, "", None, "")
 
 
 def _list_value(timeline: Timeline, book: PriceBook, period: Period, until: int) -> Decimal:
