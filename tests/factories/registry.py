@@ -4,12 +4,12 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from millpond_contracts.ids import AllocationId, JobId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.resources import (
     Cpu,
     Device,
@@ -129,8 +129,6 @@ class Agent:
 
 def allocation(node: dict[str, Any], milli: Sequence[int] = (), **fields: Any) -> dict[str, Any]:
     """An allocation on a node as the scheduler tells it, with shares of the node's first devices."""
-    from millpond_contracts.ids import AllocationId, JobId, TaskId, TenantId, VirtualPoolId
-
     shares = [
         {
             "device_id": device["device_id"],
@@ -165,8 +163,3 @@ def allocation(node: dict[str, Any], milli: Sequence[int] = (), **fields: Any) -
         "generation": 1,
         **fields,
     }
-
-
-def fresh_key() -> str:
-    """An idempotency key."""
-    return uuid4().hex
