@@ -11,7 +11,6 @@ from millpond_contracts.bodies.tenants import VirtualPoolView
 from millpond_contracts.bodies.work import Assignment, ReportKind
 from millpond_contracts.ids import JobId, NodeId
 from millpond_kernel.db import SYSTEM
-from millpond_kernel.doorbell import connect_redis
 from millpond_kernel.leases import LeaseLost
 from millpond_kernel.problem import ProblemError
 from millpond_scheduler.loops.leader import LEASE_NAME, Leader
@@ -122,7 +121,7 @@ async def test_crowd_when_everybody_acts_at_once_then_nothing_is_lost_doubled_or
     await world.database.open()
     nodes = [await world.add_node(devices=2, cpu=4000) for _ in range(3)]
     shares = [await world.add_virtual_pool(given=limits(devices=3000)) for _ in range(2)]
-    crowd, redis = Crowd(world, 7), connect_redis(migrated.redis_url)
+    crowd = Crowd(world, 7)
     actors = [
         *(crowd.be_agent(node.node_id) for node in nodes),
         *(crowd.lead(world.leader(batch_tasks=8)) for _ in range(2)),
@@ -131,15 +130,12 @@ async def test_crowd_when_everybody_acts_at_once_then_nothing_is_lost_doubled_or
         crowd.cancel_some(),
         crowd.change_limits(shares[0]),
     ]
-    try:
-        async with asyncio.timeout(90), asyncio.TaskGroup() as group:
-            for actor in actors:
-                group.create_task(actor)
-            await crowd.submit_all(shares)
-            await crowd.wait_until_all_ended()
-            crowd.over.set()
-    finally:
-        await redis.aclose()
+    async with asyncio.timeout(90), asyncio.TaskGroup() as group:
+        for actor in actors:
+            group.create_task(actor)
+        await crowd.submit_all(shares)
+        await crowd.wait_until_all_ended()
+        crowd.over.set()
     assert crowd.running_twice == []
     assert crowd.drifts == 0
     await world.assert_counters_are_true()

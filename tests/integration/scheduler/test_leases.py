@@ -3,6 +3,8 @@
 import asyncio
 from contextvars import Context
 from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -10,12 +12,18 @@ from millpond_contracts.bodies.jobs import EndReason, RetrySpec
 from millpond_contracts.bodies.work import ReportKind
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.db import SYSTEM
+from millpond_kernel.leases import acquire_lease
 from millpond_kernel.problem import ProblemError
+from millpond_scheduler.loops.upkeep import Upkeep, UpkeepRules
+from millpond_scheduler.providers.bells import NodeBell
+from millpond_scheduler.providers.log_folder import LogFolder
 from millpond_scheduler.store import allocations, jobs
-from millpond_scheduler.usecases.leases import extend_all, find_expired, find_forgotten, give_up, mark_silent
+from millpond_scheduler.usecases.leases import find_expired, find_forgotten, give_up, mark_silent
 from tests.integration.scheduler.world import World
 
 pytestmark = pytest.mark.integration
+
+WATCHER = uuid4()
 
 
 async def pass_time(world: World, seconds: float) -> None:
@@ -100,19 +108,26 @@ async def test_node_when_it_returns_after_its_work_was_given_up_then_it_is_told_
     assert [item.code for item in answer.rejected] == [ErrorCode.ALLOCATION_EPOCH_STALE.value]
 
 
-async def test_leases_when_the_watch_begins_then_every_node_gets_a_whole_one(world: World) -> None:
+async def test_watch_when_it_begins_then_silence_before_it_ends_nobodys_work(world: World, tmp_path: Path) -> None:
     node = await world.add_node()
     share = await world.add_virtual_pool()
     job = await world.submit(share)
     await world.leader().step()
     task = (await world.poll(node.node_id)).assignments[0]
     await world.run_task(node.node_id, task)
-    await pass_time(world, 4000)
-    now = await world.database.now()
-    async with world.database.begin(SYSTEM) as unit:
-        assert await extend_all(unit, now) == 1
-    assert (await watch(world))[1] == 0
-    assert await world.job_state(job.job_id) == "running"
+    upkeep = Upkeep(world.database, UpkeepRules(), NodeBell(world.redis, world.prefix), LogFolder(tmp_path))
+    states = []
+    for epoch in (1, 2, 2):
+        await world.value("UPDATE lease SET expires_at = clock_timestamp() WHERE epoch < $1", epoch)
+        lease = await acquire_lease(world.database, "watch_leases", WATCHER, 60)
+        assert lease is not None
+        assert lease.epoch == epoch
+        await pass_time(world, 4000)
+        await upkeep.watch_leases(await world.database.now(), lease)
+        states.append(await world.job_state(job.job_id))
+    # Each beginning gives a whole lease; what passes afterwards is the node's own silence.
+    assert states == ["running", "running", "failed"]
+    await world.assert_counters_are_true()
 
 
 async def test_machine_when_restarted_then_what_it_does_not_bring_along_ended(world: World) -> None:

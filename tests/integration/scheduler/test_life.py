@@ -147,20 +147,6 @@ async def test_report_when_the_agent_refuses_then_the_attempt_failed_and_was_nev
     await world.assert_counters_are_true()
 
 
-async def test_report_when_released_is_told_again_with_a_new_number_then_room_comes_back_once(world: World) -> None:
-    node = await world.add_node(devices=2)
-    share = await world.add_virtual_pool()
-    await world.submit(share, count=2, devices=ONE_DEVICE)
-    await world.leader().step()
-    first, second = (await world.poll(node.node_id)).assignments
-    await world.run_task(node.node_id, first)
-    await world.run_task(node.node_id, second)
-    await world.end_task(node.node_id, first)
-    await world.end_task(node.node_id, first)
-    assert await world.value("SELECT used FROM usage WHERE resource = 'device'") == 1000
-    await world.assert_counters_are_true()
-
-
 async def test_report_when_the_agent_stops_a_task_for_the_provider_then_it_is_waived_from_there(world: World) -> None:
     node = await world.add_node()
     share = await world.add_virtual_pool()

@@ -113,7 +113,7 @@ async def make_share(operator: Caller, tenant: str, pool: str) -> str:
 
 
 async def knows(town: Town, share: str) -> bool:
-    """Whether the scheduler has heard of the share and of the node."""
+    """Whether the scheduler has heard of the share, and so may be asked of it."""
     queue = await town.member("GET", f"/v1/queues/{share}")
     return queue.status_code == 200
 
@@ -239,7 +239,7 @@ async def test_cancel_when_the_task_runs_then_the_waiting_poll_brings_the_stop(t
     assert (again.status_code, again.json()["code"]) == (409, "scheduler.job.ended")
 
 
-async def test_explain_when_the_limit_blocks_then_the_tenant_reads_why_and_quota_opens_an_alert(town: Town) -> None:
+async def test_explain_when_the_limit_blocks_then_the_tenant_reads_why_and_its_place(town: Town) -> None:
     await town.poll(0)
     for _ in range(2):
         await town.submit(devices=[{"count": 1}])

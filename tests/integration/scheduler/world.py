@@ -31,7 +31,6 @@ from millpond_contracts.bodies.work import (
     TaskReport,
 )
 from millpond_contracts.ids import (
-    AllocationId,
     DeviceId,
     JobId,
     NodeId,
@@ -50,6 +49,7 @@ from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.usecases.jobs import cancel_job, submit_job
 from millpond_scheduler.usecases.nodes import take_node, take_pool
 from millpond_scheduler.usecases.prices import take_price
+from millpond_scheduler.usecases.recount import recount
 from millpond_scheduler.usecases.reports import take_reports
 from millpond_scheduler.usecases.virtual_pools import take_virtual_pool
 from millpond_scheduler.usecases.work import NodeCall, read_orders, take_poll
@@ -114,7 +114,7 @@ class World:
     """One pool, whose nodes and virtual pools the test adds; everything goes through the use cases."""
 
     database: Database
-    redis: "Redis"
+    redis: Redis
     prefix: str
     pool: PoolView = field(init=False)
     nodes: dict[NodeId, NodeView] = field(default_factory=dict)
@@ -315,15 +315,9 @@ class World:
 
     async def assert_counters_are_true(self) -> None:
         """Usage and guards equal the sum of live allocations: a recount finds nothing."""
-        from millpond_scheduler.usecases.recount import recount
-
         async with self.database.begin(SYSTEM) as unit:
             assert await recount(unit) == 0
 
 
 def member(tenant: TenantId | None) -> Principal:
     return Principal(role=Role.MEMBER if tenant else Role.OPERATOR, subject="tester", expires_at=9e9, tenant_id=tenant)
-
-
-def allocation_of(assignment: Assignment) -> AllocationId:
-    return assignment.allocation_id
