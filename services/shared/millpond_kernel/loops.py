@@ -88,9 +88,10 @@ class LoopRunner:
     async def _run_pass(self) -> bool:
         loop = self._loop
         if loop.lease_seconds is not None and (self._lease is None or time.monotonic() >= self._renew_at):
-            # Renewing is a durable write: a third of the lease's life is often enough.
-            self._renew_at = time.monotonic() + loop.lease_seconds / 3
+            # Renewing is a durable write: a third of the lease's life is often enough. One that fails is due again.
+            asked = time.monotonic()
             self._lease = await acquire_lease(self._database, loop.name, self._holder, loop.lease_seconds)
+            self._renew_at = asked + loop.lease_seconds / 3
             LEADER.labels(self._database.service, loop.name).set(1 if self._lease else 0)
             if self._lease is None:
                 return False
