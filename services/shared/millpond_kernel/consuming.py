@@ -18,7 +18,15 @@ from millpond_kernel.db import AWAY_ERRORS, DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.observability import ALARMS, CONSUMER_LAG, EVENTS_APPLIED, EVENTS_PARKED, FEED_READS, log
 from millpond_kernel.outbox import stream_key
 from millpond_kernel.pausing import Stop, sleep_or_stop
-from millpond_kernel.streams import READ_COUNT, Consumer, FeedGone, load_snapshots, read_feed, stream_fields
+from millpond_kernel.streams import (
+    READ_COUNT,
+    Consumer,
+    FeedGone,
+    load_snapshots,
+    read_cursor,
+    read_feed,
+    stream_fields,
+)
 from millpond_kernel.uow import UnitOfWork
 
 BLOCK_MILLISECONDS = 1000
@@ -95,13 +103,8 @@ class ConsumerRunner:
                 self.consumer.name,
                 self.consumer.publisher,
             )
-            seq = await unit.fetchval(
-                "SELECT seq FROM cursor WHERE consumer = $1 AND publisher = $2",
-                self.consumer.name,
-                self.consumer.publisher,
-            )
-        self.consumer.applied_seq = int(seq)
-        return int(seq)
+            self.consumer.applied_seq = await read_cursor(unit, self.consumer.name, self.consumer.publisher)
+        return self.consumer.applied_seq
 
     async def _follow(self, cursor: int, stop: Stop) -> None:
         # The first look is at the feed: it tells the head, and catches up when Redis holds less than we need.

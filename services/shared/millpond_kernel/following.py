@@ -11,11 +11,11 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from millpond_contracts.events import Envelope
-from millpond_kernel.clients import ServiceAway, ServiceClient, json_of
+from millpond_kernel.clients import ServiceAway, ServiceClient
 from millpond_kernel.observability import log
 from millpond_kernel.outbox import stream_key
 from millpond_kernel.pausing import end_task
-from millpond_kernel.streams import READ_COUNT, stream_fields
+from millpond_kernel.streams import READ_COUNT, FeedGone, read_feed, stream_fields
 
 LOOK_BACK = 5000
 # Silence of the stream after which the feed is asked: a revocation is known within five seconds either way.
@@ -57,24 +57,18 @@ class Follower:
 
     async def _read_feed(self) -> None:
         while True:
-            response = await self._feed.request(
-                "GET",
-                f"/internal/v1/events/{self._publisher}",
-                params={"after": self._seq or -LOOK_BACK, "limit": READ_COUNT},
-            )
-            if response.status_code == 410:
+            try:
+                head, envelopes = await read_feed(self._feed, self._publisher, self._seq or -LOOK_BACK)
+            except FeedGone:
                 # Too far behind for the feed: begin again, a little in the past of what there is.
                 self._seq = 0
                 continue
-            if response.status_code != 200:
-                raise ServiceAway(f"{self._feed.name} answered {response.status_code} to its feed")
-            page = json_of(response)
-            for item in page["events"]:
-                self._take(Envelope.model_validate(item))
-            if not page["events"]:
+            for envelope in envelopes:
+                self._take(envelope)
+            if not envelopes:
                 # The head is below us when the publisher's database was put back to an earlier state.
-                self._seq = int(page["head"])
-            if len(page["events"]) < READ_COUNT:
+                self._seq = head
+            if len(envelopes) < READ_COUNT:
                 return
 
     async def _read_stream_until_quiet(self) -> None:

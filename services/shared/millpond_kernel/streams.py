@@ -126,6 +126,12 @@ async def apply_snapshots(unit: UnitOfWork, consumer: Consumer, pages: list[tupl
         await consumer.snapshots[noun](unit, items)
 
 
+async def read_cursor(unit: UnitOfWork, consumer: str, publisher: str) -> int:
+    """The sequence up to which a consumer has applied its publisher's events; zero before the first."""
+    seq = await unit.fetchval("SELECT seq FROM cursor WHERE consumer = $1 AND publisher = $2", consumer, publisher)
+    return 0 if seq is None else int(seq)
+
+
 async def lock_cursor(unit: UnitOfWork, consumer: Consumer) -> int:
     """The consumer's cursor, which does not move before the transaction ends."""
     await unit.execute(

@@ -8,7 +8,7 @@ from millpond_kernel.db import SYSTEM
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.loops import Loop
 from millpond_kernel.observability import log
-from millpond_kernel.streams import read_snapshot
+from millpond_kernel.streams import read_cursor, read_snapshot
 from millpond_kernel.worker import WorkerKernel
 from millpond_registry.store import allocations, capacity
 from millpond_registry.usecases import capacity as usecases
@@ -54,11 +54,8 @@ class CapacityCount:
             return
         async with self._kernel.database.begin(SYSTEM) as unit:
             await check_epoch(unit, lease)
-            applied = await unit.fetchval(
-                "SELECT seq FROM cursor WHERE consumer = $1 AND publisher = 'scheduler'", allocations.CONSUMER
-            )
             # A view that is behind differs for that reason alone.
-            if applied is not None and applied >= as_of:
+            if await read_cursor(unit, allocations.CONSUMER, "scheduler") >= as_of:
                 wrong = await usecases.compare_allocations(unit, live)
                 if wrong:
                     log.warning("allocations_repaired", rows=wrong)

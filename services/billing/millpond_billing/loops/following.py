@@ -2,10 +2,10 @@
 
 import asyncio
 
-from millpond_billing.store.cursors import METERING, applied_seq
+from millpond_billing.store.cursors import METERING
 from millpond_kernel.clients import ServiceAway, ServiceClient
 from millpond_kernel.db import SYSTEM, Database
-from millpond_kernel.streams import FeedGone, read_feed
+from millpond_kernel.streams import FeedGone, read_cursor, read_feed
 
 POLL_SECONDS = 0.1
 
@@ -22,7 +22,7 @@ async def why_behind(database: Database, scheduler: ServiceClient, patience_seco
     tries = round(patience_seconds / POLL_SECONDS)
     while True:
         async with database.begin(SYSTEM) as unit:
-            applied = await applied_seq(unit, METERING, "scheduler")
+            applied = await read_cursor(unit, METERING, "scheduler")
         if applied >= head:
             return None
         if tries <= 0:
