@@ -187,7 +187,8 @@ async def _watch(request: Request, service: str, after: int, follow: bool) -> As
             return
         except AWAY_ERRORS:
             yield ": the database does not answer\n\n"
-            await asyncio.sleep(1)
+            if await sleep_or_stop(kernel.stopping, 1.0):
+                return
             continue
         for row in rows:
             after = int(row["seq"])
