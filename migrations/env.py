@@ -9,8 +9,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
 from millpond_contracts.events import PUBLISHERS
-
-OWNER = "millpond_owner"
+from millpond_kernel.migrate import OWNER
 
 target_metadata = [importlib.import_module(f"millpond_{name}.store.tables").metadata for name in PUBLISHERS]
 

@@ -22,7 +22,7 @@ from millpond_kernel.clients import ServiceAway, ServiceClient, away_problem, js
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
-from millpond_kernel.tokens import TokenInvalid, verify_token
+from millpond_kernel.tokens import TokenInvalid, public_key, verify_token
 
 KEY_PREFIX = "mp_"
 MAX_KEY_LENGTH = 256
@@ -211,19 +211,11 @@ class Authenticator:
         """Reads the verification keys that this service's schema holds."""
         async with self._database.begin(SYSTEM) as unit:
             rows = await unit.fetch("SELECT kid, public_key FROM signing_key")
-        self._keys = {row["kid"]: _public_key(bytes(row["public_key"])) for row in rows}
+        self._keys = {row["kid"]: public_key(bytes(row["public_key"])) for row in rows}
 
 
 def _raw_public(x: str) -> bytes:
     return base64.urlsafe_b64decode(x + "=" * (-len(x) % 4))
-
-
-def _public_key(raw: bytes) -> OKPKey:
-    return OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "x": _b64(raw)})
-
-
-def _b64(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 class BearerHeader(SecurityBase):

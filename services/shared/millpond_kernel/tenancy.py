@@ -8,8 +8,6 @@ from millpond_contracts.ids import ApiKeyId, NodeId, PoolId, ProjectId, TenantId
 from millpond_kernel.db import SYSTEM, Scope, TenantScope
 from millpond_kernel.problem import ProblemError
 
-TENANT_ROLES = frozenset({Role.TENANT_ADMIN, Role.MEMBER, Role.VIEWER})
-
 
 @dataclass(frozen=True, slots=True)
 class Principal:

@@ -78,6 +78,11 @@ def _private_key(raw: bytes) -> OKPKey:
     return OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "d": _b64(raw), "x": _b64(public)})
 
 
+def public_key(raw: bytes) -> OKPKey:
+    """The verification key of a raw public key."""
+    return OKPKey.import_key({"kty": "OKP", "crv": "Ed25519", "x": _b64(raw)})
+
+
 def _b64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
