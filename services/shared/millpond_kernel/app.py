@@ -113,7 +113,10 @@ class Kernel:
                 float(WORKER_SILENCE_SECONDS),
             )
         if not rows:
-            return {"ok": False, "reason": "no worker of this service has told its state for 15 s"}
+            return {
+                "ok": False,
+                "reason": f"no worker of this service has told its state for {WORKER_SILENCE_SECONDS} s",
+            }
         best = rows[0]
         answer: dict[str, Any] = {"ok": bool(best["ready"]), "workers": len(rows), "state": best["state"]}
         if not best["ready"]:

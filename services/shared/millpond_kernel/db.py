@@ -217,6 +217,6 @@ async def _roll_back(connection: asyncpg.Connection) -> None:
         return
     try:
         await asyncio.shield(connection.execute("ROLLBACK"))
-    except Exception:
+    except Exception:  # whatever hindered it: a connection that may still be in a transaction is not used again
         with contextlib.suppress(asyncpg.InterfaceError):
             connection.terminate()

@@ -100,8 +100,12 @@ def _bodies_of_registry(world: World) -> dict[str, dict[str, Any]]:
         "reference_task_milli": 1000,
         "labels": {"a": "b"},
     }
-    flavor = {"name": "new-flavor", "kind": "gpu", "profiles": ["1g.10gb"]}
-    flavor |= {"selector": {"vendor": "nvidia", "model_key": "x", "memory_mib_min": 1, "memory_mib_max": 2}}  # type: ignore[dict-item]
+    flavor = {
+        "name": "new-flavor",
+        "kind": "gpu",
+        "profiles": ["1g.10gb"],
+        "selector": {"vendor": "nvidia", "model_key": "x", "memory_mib_min": 1, "memory_mib_max": 2},
+    }
     return {
         "POST /v1/pools": pool,
         "PUT /v1/pools/{pool_id}": pool,
