@@ -36,41 +36,34 @@ class ProjectChanged(Event):
         return self.project.generation
 
 
-class ApiKeyRevoked(Event):
+class ApiKeyEvent(Event):
+    """A change of one API key; it never carries the key itself."""
+
+    api_key_id: ApiKeyId
+    tenant_id: TenantId | None
+    generation: int
+
+    def subject(self) -> str:
+        return str(self.api_key_id)
+
+    def tenant(self) -> TenantId | None:
+        return self.tenant_id
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+class ApiKeyRevoked(ApiKeyEvent):
     """Every token made from this key is refused from now on."""
 
     type = "quota.api_key_revoked.v1"
-    api_key_id: ApiKeyId
-    tenant_id: TenantId | None
-    generation: int
-
-    def subject(self) -> str:
-        return str(self.api_key_id)
-
-    def tenant(self) -> TenantId | None:
-        return self.tenant_id
-
-    def generation_of(self) -> int:
-        return self.generation
 
 
-class RoleChanged(Event):
+class RoleChanged(ApiKeyEvent):
     """Tokens of this key that carry another role are refused from now on."""
 
     type = "quota.role_changed.v1"
-    api_key_id: ApiKeyId
-    tenant_id: TenantId | None
     role: Role
-    generation: int
-
-    def subject(self) -> str:
-        return str(self.api_key_id)
-
-    def tenant(self) -> TenantId | None:
-        return self.tenant_id
-
-    def generation_of(self) -> int:
-        return self.generation
 
 
 class VirtualPoolChanged(Event):

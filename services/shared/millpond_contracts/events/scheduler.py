@@ -5,32 +5,27 @@ from millpond_contracts.events.envelope import Event
 from millpond_contracts.ids import NodeId, TenantId, VirtualPoolId
 
 
-class JobSubmitted(Event):
+class JobEvent(Event):
+    """A change of one job; `job` is its state after the change."""
+
+    job: JobView
+
+    def subject(self) -> str:
+        return str(self.job.job_id)
+
+    def tenant(self) -> TenantId:
+        return self.job.tenant_id
+
+    def generation_of(self) -> int:
+        return self.job.generation
+
+
+class JobSubmitted(JobEvent):
     type = "scheduler.job_submitted.v1"
-    job: JobView
-
-    def subject(self) -> str:
-        return str(self.job.job_id)
-
-    def tenant(self) -> TenantId:
-        return self.job.tenant_id
-
-    def generation_of(self) -> int:
-        return self.job.generation
 
 
-class JobStateChanged(Event):
+class JobStateChanged(JobEvent):
     type = "scheduler.job_state_changed.v1"
-    job: JobView
-
-    def subject(self) -> str:
-        return str(self.job.job_id)
-
-    def tenant(self) -> TenantId:
-        return self.job.tenant_id
-
-    def generation_of(self) -> int:
-        return self.job.generation
 
 
 class AllocationEvent(Event):
