@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from millpond_kernel.app import ServiceApp, build_app
 from millpond_quota.routes import api_keys, tenants, virtual_pools
 from millpond_quota.settings import Settings
-from millpond_quota.store.snapshots import snapshot_tenants, snapshot_virtual_pools
+from millpond_quota.store.snapshots import snapshot_projects, snapshot_tenants, snapshot_virtual_pools
 
 
 def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
@@ -18,7 +18,11 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
         ServiceApp(
             settings=settings,
             routers=(tenants.router, api_keys.router, api_keys.internal, virtual_pools.router),
-            snapshots={"tenants": snapshot_tenants, "virtual-pools": snapshot_virtual_pools},
+            snapshots={
+                "tenants": snapshot_tenants,
+                "projects": snapshot_projects,
+                "virtual-pools": snapshot_virtual_pools,
+            },
             issues=True,
             exchange=partial(api_keys.exchange, settings.token_seconds),
             transport=transport,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millpond_contracts.bodies.tenants import VirtualPoolView
+from millpond_contracts.bodies.tenants import ProjectView, VirtualPoolView
 from millpond_contracts.events import Envelope
 from millpond_contracts.events.quota import ProjectChanged, VirtualPoolChanged
 from millpond_kernel.streams import Consumer
@@ -18,7 +18,7 @@ def quota_consumer(after_batch: Callable[[], None]) -> Consumer:
         name="virtual-pools",
         publisher="quota",
         handlers={VirtualPoolChanged: _on_virtual_pool, ProjectChanged: _on_project},
-        snapshots={"virtual-pools": _load_virtual_pools},
+        snapshots={"virtual-pools": _load_virtual_pools, "projects": _load_projects},
         after_batch=after_batch,
         clear=_clear,
     )
@@ -27,6 +27,7 @@ def quota_consumer(after_batch: Callable[[], None]) -> Consumer:
 async def _clear(unit: UnitOfWork) -> None:
     # Usage stays: it counts allocations, which are this service's own.
     await unit.execute("DELETE FROM virtual_pool_view")
+    await unit.execute("DELETE FROM project_view")
 
 
 async def _on_virtual_pool(unit: UnitOfWork, envelope: Envelope, event: VirtualPoolChanged) -> None:
@@ -40,3 +41,8 @@ async def _on_project(unit: UnitOfWork, envelope: Envelope, event: ProjectChange
 async def _load_virtual_pools(unit: UnitOfWork, items: Sequence[dict[str, Any]]) -> None:
     for item in items:
         await take_virtual_pool(unit, VirtualPoolView.model_validate(item))
+
+
+async def _load_projects(unit: UnitOfWork, items: Sequence[dict[str, Any]]) -> None:
+    for item in items:
+        await views.write_project(unit, ProjectView.model_validate(item), deleted=False)
