@@ -27,11 +27,14 @@ _HOP_BY_HOP = frozenset(
 
 
 class Gateway:
-    """Passes each request on to the service that its path belongs to."""
+    """Passes each request on to the service that its path belongs to. `transport` lets tests answer in process."""
 
-    def __init__(self, upstreams: Mapping[str, str]) -> None:
+    def __init__(self, upstreams: Mapping[str, str], *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         limits = httpx.Limits(max_connections=4096, max_keepalive_connections=512)
-        self._client = httpx.AsyncClient(timeout=httpx.Timeout(60, connect=2), limits=limits)
+        # A proxy of the environment is for the outside; services are reached directly.
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(60, connect=2), limits=limits, transport=transport, trust_env=False
+        )
         self._upstreams = dict(upstreams)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +76,8 @@ class Gateway:
     def _outgoing(self, request: Request, upstream: str, passed_on: asyncio.Event) -> httpx.Request:
         headers = [(key, value) for key, value in request.headers.items() if key not in _HOP_BY_HOP]
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
-        target = upstream + request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        # As it was written: decoded, an escaped `/` would name another object.
+        target = upstream + request.scope["raw_path"].decode() + (f"?{request.url.query}" if request.url.query else "")
         if not has_body:
             passed_on.set()
         content = _incoming(request, passed_on) if has_body else None
