@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from millpond_contracts.bodies.shapes import Problem
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.routes import SERVICES, prefixes_of
+from millpond_kernel.problem import make_problem
 
 PROXY_FILE = Path(__file__).resolve().parents[1] / "deploy" / "proxy.conf"
 
@@ -74,16 +74,7 @@ TAIL = """
 
 
 def _problem(code: ErrorCode, detail: str) -> str:
-    problem = Problem(
-        type=f"https://millpond.dev/errors/{code.value}",
-        title=code.meaning,
-        status=code.status,
-        code=code.value,
-        detail=detail,
-        request_id="$request_id",  # nginx puts its own in
-        errors=[],
-    )
-    return problem.model_dump_json()
+    return make_problem(code, detail, request_id="$request_id").model_dump_json()  # nginx puts its own id in
 
 
 def render() -> str:

@@ -36,19 +36,26 @@ class ProblemError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
-def problem_response(
-    code: ErrorCode, detail: str, errors: Sequence[FieldProblem] = (), retry_after_seconds: int | None = None
-) -> JSONResponse:
-    """The problem as a response with the code's status."""
-    body = Problem(
+def make_problem(
+    code: ErrorCode, detail: str, errors: Sequence[FieldProblem] = (), request_id: str | None = None
+) -> Problem:
+    """The document that tells of an error."""
+    return Problem(
         type=f"{_TYPE}{code.value}",
         title=code.meaning,
         status=code.status,
         code=code.value,
         detail=detail,
-        request_id=current_request_id(),
+        request_id=request_id,
         errors=list(errors),
     )
+
+
+def problem_response(
+    code: ErrorCode, detail: str, errors: Sequence[FieldProblem] = (), retry_after_seconds: int | None = None
+) -> JSONResponse:
+    """The problem as a response with the code's status."""
+    body = make_problem(code, detail, errors, current_request_id())
     headers = {} if retry_after_seconds is None else {"Retry-After": str(retry_after_seconds)}
     if code.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
