@@ -13,6 +13,9 @@ from pathlib import Path
 
 import httpx
 
+from millpond.client.client import Client
+from millpond.client.errors import MillpondError
+from millpond.client.retries import RetryPolicy
 from millpond.stack.keys import SERVICES, operator_key_file
 from millpond.stack.lock import find_supervisor
 from millpond.stack.options import DEFAULT_PORT
@@ -21,6 +24,7 @@ from millpond.stack.ports import is_free
 from millpond.stack.processes import ProcessState
 from millpond.stack.status import StackStatus, read_status
 from millpond.stack.users import find_blocking_folder, find_closed_python_folder, find_stack_user
+from millpond_contracts.bodies.nodes import NodeState
 
 _LEAST_FREE_BYTES = 2 * 1024**3
 _LEAST_FILES = 4096
@@ -46,12 +50,13 @@ class Check:
     remedy: str = ""
 
 
-def examine(paths: StackPaths, url: str | None) -> Iterator[Check]:
+def examine(paths: StackPaths, url: str | None, *, transport: httpx.BaseTransport | None = None) -> Iterator[Check]:
     """All checks, one after another: the machine first, then the stack in this folder, then its services.
 
     Args:
         paths: The stack's folder.
         url: Base URL of its services; None = they are not asked.
+        transport: Replaces the network, for tests.
     """
     yield _python()
     yield _packages()
@@ -66,7 +71,7 @@ def examine(paths: StackPaths, url: str | None) -> Iterator[Check]:
     if status is None or url is None:
         yield Check("services", Finding.SKIPPED, "no stack runs here", "start one with `millpond up`")
         return
-    yield from _services(paths, url)
+    yield from _services(paths, url, transport)
 
 
 def _python() -> Check:
@@ -165,43 +170,37 @@ def _processes(paths: StackPaths, status: StackStatus | None) -> Iterator[Check]
         )
 
 
-def _services(paths: StackPaths, url: str) -> Iterator[Check]:
-    key = operator_key_file(paths)
-    headers = {"Authorization": f"Bearer {key.read_text().strip()}"} if key.exists() else {}
-    with httpx.Client(base_url=url, timeout=5, headers=headers) as client:
+def _services(paths: StackPaths, url: str, transport: httpx.BaseTransport | None) -> Iterator[Check]:
+    file = operator_key_file(paths)
+    key = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+    once = RetryPolicy(attempts=1)
+    with Client(url=url, api_key=key, timeout_seconds=5, retries=once, transport=transport) as client:
         for service in SERVICES:
             yield _service(client, service)
         yield _nodes(client)
 
 
-def _service(client: httpx.Client, service: str) -> Check:
+def _service(client: Client, service: str) -> Check:
     try:
-        state = client.get(f"/healthz/{service}").json()
-    except (httpx.HTTPError, ValueError) as error:
-        return Check(service, Finding.BAD, f"does not answer: {type(error).__name__}", "see its log")
-    reasons = [f"{name}: {part.get('reason')}" for name, part in state["parts"].items() if not part["ok"]]
-    if state["status"] == "ok":
+        health = client.health.get(service)
+    except MillpondError as error:
+        return Check(service, Finding.BAD, f"does not answer: {error.detail}", "see its log")
+    if health.status == "ok":
         return Check(service, Finding.GOOD, "ok")
-    finding = Finding.BAD if state["status"] == "down" else Finding.ATTENTION
-    return Check(service, finding, f"{state['status']}: {'; '.join(reasons)}", "`millpond status` says what to do")
+    reasons = "; ".join(f"{name}: {part.reason}" for name, part in health.parts.items() if not part.ok)
+    finding = Finding.BAD if health.status == "down" else Finding.ATTENTION
+    return Check(service, finding, f"{health.status}: {reasons}", "`millpond status` says what to do")
 
 
-def _nodes(client: httpx.Client) -> Check:
+def _nodes(client: Client) -> Check:
     try:
-        answer = client.get("/v1/nodes")
-        items = answer.json()["items"]
-    except (httpx.HTTPError, ValueError, KeyError):
-        return Check("nodes", Finding.SKIPPED, "the registry did not tell them")
-    silent = [f"{node['name']} ({node['state']})" for node in items if node["state"] != "ready"]
+        nodes = list(client.nodes.list())
+    except MillpondError as error:
+        return Check("nodes", Finding.SKIPPED, f"the registry did not tell them: {error.detail}")
+    if not nodes:
+        remedy = "`millpond join-token create`, then `millpond join` on a machine"
+        return Check("nodes", Finding.ATTENTION, "none has joined", remedy)
+    silent = [f"{node.name} ({node.state})" for node in nodes if node.state is not NodeState.READY]
     if silent:
         return Check("nodes", Finding.ATTENTION, f"not ready: {', '.join(silent[:5])}", "see the agent's log on them")
-    return (
-        Check("nodes", Finding.GOOD, f"{len(items)} ready")
-        if items
-        else Check(
-            "nodes",
-            Finding.ATTENTION,
-            "none has joined",
-            "`millpond join-token create`, then `millpond join` on a machine",
-        )
-    )
+    return Check("nodes", Finding.GOOD, f"{len(nodes)} ready")
