@@ -5,7 +5,8 @@
 `JOURNAL_FOLDER` holds the agent's `journal*.jsonl`; `CHARGES.json` is the list that `GET /v1/charges` answers. For
 every allocation on the bill: the journal says how long its process group lived (`active` to `empty`, milliseconds of
 the machine's monotonic clock); a bill counts whole begun seconds. Prints one JSON object; exits 1 when a difference
-has no name.
+has no name. What the journal cannot tell, such as the end of a task that a restart of its machine cut off, is listed as
+missing and compared with nothing.
 
 A difference of one second has a name: the bill starts a second when the server's clock places `active`, and both
 clocks round at the same border. Anything beyond is a defect.
@@ -69,13 +70,13 @@ def compare(folder: Path, charges: list[dict[str, object]]) -> dict[str, object]
                 "minimum_seconds": minimum,
             }
         )
-    unnamed = [row["allocation"] for row in rows if row["difference_is"] == "unexplained"]
     return {
         "allocations": len(rows),
         "journal_seconds": sum(int(str(row["journal_seconds"] or 0)) for row in rows),
         "billed_seconds": sum(int(str(row["billed_seconds"])) for row in rows),
         "minimum_seconds": sum(int(str(row["minimum_seconds"])) for row in rows),
-        "unexplained": unnamed,
+        "missing": [row["allocation"] for row in rows if row["difference_is"] == "not in the journal"],
+        "unexplained": [row["allocation"] for row in rows if row["difference_is"] == "unexplained"],
         "rows": rows,
     }
 

@@ -161,11 +161,11 @@ def show_comparison(console: Console, result: dict[str, object]) -> None:
     rows = result["rows"]
     assert isinstance(rows, list)
     for row in rows:
-        if row["difference"]:
-            console.print(f"   {row['allocation']}: {row['difference']:+d} s, {row['difference_is']}")
-    console.print(
-        "   every difference has a name" if not result["unexplained"] else "   [red]unexplained differences[/red]"
-    )
+        if row["difference"] != 0:
+            seconds = "" if row["difference"] is None else f"{row['difference']:+d} s, "
+            console.print(f"   {row['allocation']}: {seconds}{row['difference_is']}")
+    is_proved = not (result["unexplained"] or result["missing"])
+    console.print("   every difference has a name" if is_proved else "   [red]unexplained differences[/red]")
 
 
 def tell_how_to_go_on(console: Console, stack: RunningStack, profile: Path) -> None:
