@@ -11,6 +11,7 @@ from millpond_kernel.auth import OperatorCaller, ReaderCaller
 from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
+from millpond_quota.store import alerts as rows_of_alerts
 from millpond_quota.store import virtual_pools as rows_of_pools
 from millpond_quota.usecases import virtual_pools as usecases
 
@@ -92,5 +93,5 @@ async def list_alerts(
     """Lists the crossings of this virtual pool's limits, one alert each."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         await rows_of_pools.get_virtual_pool(unit, virtual_pool_id)
-        rows = await rows_of_pools.list_alerts(unit, virtual_pool_id, paging.after_uuid(), paging.limit + 1)
-    return make_page(rows, paging, rows_of_pools.limit_alert, lambda row: AlertId.of(row["id"]))
+        rows = await rows_of_alerts.list_alerts(unit, virtual_pool_id, paging.after_uuid(), paging.limit + 1)
+    return make_page(rows, paging, rows_of_alerts.limit_alert, lambda row: AlertId.of(row["id"]))

@@ -1,13 +1,13 @@
-"""Rows of virtual pools, of their alerts, and the views of pools and capacity that their limits are checked against."""
+"""Rows of virtual pools, and the views of pools and capacity that their limits are checked against."""
 
 from uuid import UUID
 
 import asyncpg
 
 from millpond_contracts.bodies.nodes import PoolCapacity, PoolView
-from millpond_contracts.bodies.tenants import LimitAlert, Limits, QueuePolicy, VirtualPoolSpec, VirtualPoolView
+from millpond_contracts.bodies.tenants import Limits, QueuePolicy, VirtualPoolSpec, VirtualPoolView
 from millpond_contracts.errors import ErrorCode
-from millpond_contracts.ids import AlertId, PoolId, TenantId, VirtualPoolId
+from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
@@ -165,31 +165,3 @@ async def clear_pools(unit: UnitOfWork) -> None:
     """Empties the views of pools and capacity, before they are loaded anew."""
     await unit.execute("DELETE FROM pool_view")
     await unit.execute("DELETE FROM capacity_view")
-
-
-def limit_alert(row: asyncpg.Record) -> LimitAlert:
-    """The alert of a row."""
-    return LimitAlert(
-        alert_id=AlertId.of(row["id"]),
-        tenant_id=TenantId.of(row["tenant_id"]),
-        virtual_pool_id=VirtualPoolId.of(row["virtual_pool_id"]),
-        resource=row["resource"],
-        flavor=row["flavor"],
-        used=row["used"],
-        hard=row["hard"],
-        missing=row["missing"],
-        opened_at=row["opened_at"],
-        closed_at=row["closed_at"],
-    )
-
-
-async def list_alerts(
-    unit: UnitOfWork, virtual_pool_id: VirtualPoolId, after: UUID | None, limit: int
-) -> list[asyncpg.Record]:
-    """Alerts of a virtual pool by id."""
-    return await unit.fetch(
-        "SELECT * FROM limit_alert WHERE virtual_pool_id = $1 AND ($2::uuid IS NULL OR id > $2) ORDER BY id LIMIT $3",
-        virtual_pool_id,
-        after,
-        limit,
-    )
