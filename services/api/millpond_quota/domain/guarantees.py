@@ -27,6 +27,12 @@ def guaranteed_amounts(limits: Limits) -> dict[tuple[str, str | None], int]:
     return amounts
 
 
+def raised_amounts(before: Limits | None, after: Limits) -> set[tuple[str, str | None]]:
+    """(resource, flavor) of every guarantee that is more than before; before None nothing was guaranteed."""
+    old = {} if before is None else guaranteed_amounts(before)
+    return {key for key, amount in guaranteed_amounts(after).items() if amount > old.get(key, 0)}
+
+
 def registered_amounts(capacity: PoolCapacity | None) -> Mapping[tuple[str, str | None], int]:
     """(resource, flavor) -> registered amount of a pool; nothing when no machine has joined yet."""
     if capacity is None:

@@ -13,20 +13,26 @@ from millpond_kernel.generation import check_if_match
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import UnitOfWork
-from millpond_quota.domain.guarantees import find_shortfalls
+from millpond_quota.domain.guarantees import find_shortfalls, raised_amounts
 from millpond_quota.store import alerts, tenants, virtual_pools
 
 
 async def _check_pool(
-    unit: UnitOfWork, pool_id: PoolId, tenant_id: TenantId, limits: Limits, but: VirtualPoolId | None
+    unit: UnitOfWork, pool_id: PoolId, tenant_id: TenantId, limits: Limits, before: VirtualPoolView | None = None
 ) -> None:
+    """Refuses a guarantee that is new or raised and that the pool cannot keep beside those of others.
+
+    What was guaranteed before machines left stays; it may be lowered step by step.
+    """
     pool = await virtual_pools.lock_pool(unit, pool_id)
     if pool.isolation is PoolIsolation.DEDICATED and pool.tenant_id != tenant_id:
         raise ProblemError(ErrorCode.POOL_UNKNOWN, f"There is no pool {pool_id} for this tenant: it is dedicated.")
     if pool.allow_oversubscription:
         return
-    others = await virtual_pools.list_limits_of_pool(unit, pool_id, but)
-    shortfalls = find_shortfalls([*others, limits], await virtual_pools.find_capacity(unit, pool_id))
+    others = await virtual_pools.list_limits_of_pool(unit, pool_id, before.virtual_pool_id if before else None)
+    raised = raised_amounts(before.limits if before else None, limits)
+    all_short = find_shortfalls([*others, limits], await virtual_pools.find_capacity(unit, pool_id))
+    shortfalls = [short for short in all_short if (short.resource, short.flavor) in raised]
     if shortfalls:
         words = "; ".join(
             f"{s.resource}{'/' + s.flavor if s.flavor else ''}: guarantees would be {s.guaranteed},"
@@ -48,7 +54,7 @@ async def create_virtual_pool(unit: UnitOfWork, caller: Principal, spec: Virtual
     """
     # Locked, so that the tenant cannot be deleted meanwhile.
     await tenants.get_tenant(unit, spec.tenant_id, lock=True)
-    await _check_pool(unit, spec.pool_id, spec.tenant_id, spec.limits, None)
+    await _check_pool(unit, spec.pool_id, spec.tenant_id, spec.limits)
     created = await virtual_pools.insert_virtual_pool(unit, spec)
     unit.emit(VirtualPoolChanged(virtual_pool=created))
     audit(unit, caller, "virtual_pool.create", str(created.virtual_pool_id), after=created)
@@ -61,12 +67,12 @@ async def change_virtual_pool(
     """The virtual pool with new limits, policy or labels; lowering a limit stops nothing that runs.
 
     Raises:
-        ProblemError: 404, 412, or guarantees beyond the capacity.
+        ProblemError: 404, 412, or a raised guarantee beyond the capacity.
     """
     before = await virtual_pools.get_virtual_pool(unit, virtual_pool_id, lock=True)
     check_if_match(if_match, before.generation)
     limits = before.limits if change.limits is None else change.limits
-    await _check_pool(unit, before.pool_id, before.tenant_id, limits, virtual_pool_id)
+    await _check_pool(unit, before.pool_id, before.tenant_id, limits, before)
     after = await virtual_pools.update_virtual_pool(
         unit,
         before,
@@ -104,4 +110,4 @@ async def note_admission(unit: UnitOfWork, event: AdmissionChanged, at: datetime
         return
     row = await alerts.open_alert(unit, event, at)
     if row is not None:
-        unit.emit(LimitExhausted(alert=virtual_pools.limit_alert(row), generation=1))
+        unit.emit(LimitExhausted(alert=alerts.limit_alert(row), generation=1))
