@@ -6,18 +6,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from millpond.stack.assembly import (
     PRELOADED,
     Assembly,
-    agent_folders,
-    agent_process,
     choose_service_user,
     stack_processes,
 )
-from millpond.stack.engines import Engine, read_tail
+from millpond.stack.engines import Engine
 from millpond.stack.errors import StackError
+from millpond.stack.joining import join_this_machine
 from millpond.stack.keys import SERVICES, load_keys, operator_key_file, write_environment
 from millpond.stack.launchers import ForkLauncher, ProgramLauncher
 from millpond.stack.lock import StackLock
@@ -30,8 +27,6 @@ from millpond.stack.users import SystemUser, find_stack_user
 from millpond.stack.valkey import ValkeyEngine
 
 READY_TIMEOUT_SECONDS = 120.0
-_NODE_TIMEOUT_SECONDS = 60.0
-_HOPELESS_RESTARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ async def run_stack(options: StackOptions, on_ready: OnReady, tell: Callable[[st
         async def become_ready() -> None:
             if options.join_node:
                 tell("joining this machine as a node")
-                await _join_this_machine(assembly, supervisor)
+                await join_this_machine(assembly, supervisor)
             await on_ready(
                 RunningStack(
                     options,
@@ -135,53 +130,3 @@ def _forks(assembly: Assembly) -> Callable[[ProgramLauncher], ForkLauncher]:
         )
 
     return make
-
-
-async def _join_this_machine(assembly: Assembly, supervisor: Supervisor) -> None:
-    state, _ = agent_folders(assembly.paths, assembly.user)
-    headers = {"Authorization": f"Bearer {assembly.keys.operator_key}"}
-    async with httpx.AsyncClient(base_url=assembly.options.url, headers=headers, timeout=10) as client:
-        token = None if (state / "node.json").exists() else await _make_join_token(client)
-        supervisor.add([agent_process(assembly, token)])
-        await _wait_for_node(client, assembly, supervisor)
-
-
-async def _make_join_token(client: httpx.AsyncClient) -> str:
-    deadline = time.monotonic() + _NODE_TIMEOUT_SECONDS
-    while True:
-        response = await client.post(
-            "/v1/join-tokens",
-            json={"expires_in_seconds": 3600, "max_uses": 1},
-            headers={"Idempotency-Key": f"up-{time.time_ns()}"},
-        )
-        if response.status_code == 201:
-            return str(response.json()["token"])
-        if time.monotonic() > deadline:
-            raise StackError(f"the registry gave no join token: {response.status_code} {response.text[:300]}")
-        await asyncio.sleep(0.1)
-
-
-async def _has_capacity(client: httpx.AsyncClient) -> bool:
-    """Says whether a node takes work and its pool counts it, so that limits may be given on it at once."""
-    nodes = await client.get("/v1/nodes")
-    ready = [node for node in nodes.json()["items"] if node["schedulable"]] if nodes.status_code == 200 else []
-    if not ready:
-        return False
-    figures = await client.get(f"/v1/pools/{ready[0]['pool_id']}/capacity")
-    return figures.status_code == 200 and any(host["available"] > 0 for host in figures.json()["hosts"])
-
-
-async def _wait_for_node(client: httpx.AsyncClient, assembly: Assembly, supervisor: Supervisor) -> None:
-    log = assembly.paths.logs / "agent.log"
-    deadline = time.monotonic() + _NODE_TIMEOUT_SECONDS
-    while time.monotonic() < deadline:
-        if await _has_capacity(client):
-            return
-        agent = supervisor.status.find("agent")
-        if agent is not None and agent.restarts >= _HOPELESS_RESTARTS:
-            raise StackError(f"the node agent ends again and again. The end of {log}:\n{read_tail(log)}")
-        await asyncio.sleep(0.1)
-    raise StackError(
-        f"this machine did not become ready as a node within {_NODE_TIMEOUT_SECONDS:.0f} s."
-        f" The end of {log}:\n{read_tail(log)}"
-    )
