@@ -91,6 +91,24 @@ async def test_node_when_lease_and_grace_are_over_then_work_ends_at_its_last_sig
     await world.assert_counters_are_true()
 
 
+async def test_node_when_it_polls_between_the_look_and_the_giving_up_then_it_keeps_its_work(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    job = await world.submit(share)
+    await world.leader().step()
+    task = (await world.poll(node.node_id)).assignments[0]
+    await world.run_task(node.node_id, task)
+    await pass_time(world, 400)
+    now = await world.database.now()
+    async with world.database.begin(SYSTEM) as unit:
+        found = await find_expired(unit, now)
+    assert list(found) == [task.allocation_id]
+    assert (await world.poll(node.node_id, [task])).stops == []
+    async with world.database.begin(SYSTEM) as unit:
+        assert await give_up(unit, found, now) == 0
+    assert await world.job_state(job.job_id) == "running"
+
+
 async def test_node_when_it_returns_after_its_work_was_given_up_then_it_is_told_to_stop(world: World) -> None:
     node = await world.add_node()
     share = await world.add_virtual_pool()
