@@ -1,7 +1,7 @@
 """Facts, price books and timelines for tests, from short names or from a history of the reference model."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -15,7 +15,10 @@ from millpond_billing.domain.facts import (
     Released,
     Resized,
 )
+from millpond_billing.domain.periods import Period
 from millpond_billing.domain.prices import PriceBook, PriceLine, PriceVersion
+from millpond_billing.domain.rating import Charge
+from millpond_billing.domain.statements import Adjustment, Statement, Tally
 from millpond_billing.domain.timeline import Timeline, find_timeline
 from millpond_contracts.ids import (
     AllocationId,
@@ -146,6 +149,21 @@ def timeline(**parts: Any) -> Timeline:
     found = find_timeline(facts_of(allocation_events(**parts)))
     assert found is not None
     return found
+
+
+def assemble_statement(
+    tenant_id: TenantId,
+    period: Period,
+    currency: str,
+    charges: Iterable[Charge],
+    adjustments: Sequence[Adjustment] = (),
+    previous_digest: str | None = None,
+) -> Statement:
+    """The statement of these charges, in their order."""
+    tally = Tally(tenant_id, period, currency)
+    for charge in charges:
+        tally.add(charge)
+    return tally.statement(adjustments, previous_digest)
 
 
 def _fact(generation: int, event: Mapping[str, Any]) -> Fact:

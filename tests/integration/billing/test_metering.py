@@ -81,7 +81,7 @@ async def test_released_allocation_when_noted_twice_then_billed_once(database: D
     async with database.begin(SYSTEM) as unit:
         period = await find_period(unit, tenant, datetime(2024, 1, 31, 16, tzinfo=UTC), NOW)
         statement = await draft_statement(unit, tenant, period, NOW)
-        written = await list_written(unit, WrittenRange(tenant.tenant_id, period.start, period.end))
+        written = [one async for one in list_written(unit, WrittenRange(tenant.tenant_id, period.start, period.end))]
     # 100.25 s of active time are 101 whole seconds; 2 cores at 0.18 and 4 GiB at 0.018 an hour.
     expected = Decimal(101) / 3600 * (2 * Decimal("0.18") + 4 * Decimal("0.018"))
     assert [one.segment.seconds for one in written] == [101, 101]

@@ -1,6 +1,7 @@
 """Statements are closed once, in order, with gapless numbers, and never change; what comes later is an adjustment."""
 
 import asyncio
+import gc
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from millpond_billing.background.work import close_statements
 from millpond_billing.domain.periods import Calendar
-from millpond_billing.domain.statements import Statement
+from millpond_billing.domain.rating import Charge, RatedSegment
+from millpond_billing.domain.statements import Statement, Tally
 from millpond_billing.domain.timeline import instant_of
 from millpond_billing.store import segments
 from millpond_billing.store import statements as rows
@@ -27,7 +29,7 @@ from millpond_contracts.ids import StatementId, TenantId
 from millpond_contracts.prices import exact_sum
 from millpond_kernel.db import SYSTEM, Database
 from tests.integration.billing.stage import START, allocation, seconds, share, states_of, tenant_view
-from tests.integration.services import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -126,7 +128,7 @@ async def test_close_when_interrupted_at_a_step_then_nothing_happened_and_the_ne
     await take(database, allocation(tenant.tenant_id), states_of(allocation(tenant.tenant_id))[1])
     queued = await queue(database, datetime(2024, 3, 10, tzinfo=UTC))
 
-    async def die(*_: object) -> None:
+    def die(*_: object) -> None:
         raise Interrupted
 
     owner: Any = {"list_running": usecase, "list_written": segments}.get(step, rows)
@@ -137,6 +139,37 @@ async def test_close_when_interrupted_at_a_step_then_nothing_happened_and_the_ne
     assert await closed(database, tenant.tenant_id) == []
     assert await close_statements(database, queued[0]) == 1
     assert [view.number for view in await closed(database, tenant.tenant_id)] == [1]
+
+
+async def test_close_when_a_period_is_long_then_is_read_in_batches_and_always_in_one_order(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "BATCH", 50)
+    tenant = tenant_view()
+    await know(database, tenant)
+    held = [allocation(tenant.tenant_id, devices=(share(),)) for _ in range(200)]
+    await take(database, *held)
+    add, kept, told = Tally.add, [], []
+
+    def add_and_count(tally: Tally, charge: Charge) -> None:
+        add(tally, charge)
+        segment = charge.rated.segment
+        told.append((segment.start, segment.allocation_id, str(segment.sku)))
+        if tally.count % 100 == 0:
+            kept.append(count_kept())
+
+    def count_kept() -> int:
+        return sum(isinstance(one, asyncpg.Record | RatedSegment) for one in gc.get_objects())
+
+    monkeypatch.setattr(Tally, "add", add_and_count)
+    gc.collect()
+    before = count_kept()
+    await close_all(database, datetime(2024, 3, 10, tzinfo=UTC))
+    (view,) = await closed(database, tenant.tenant_id)
+    assert (view.seconds, view.lines) == (200 * 3 * 101, len(told))
+    assert told == sorted(told)
+    assert len(kept) >= 10
+    assert max(kept) - before < 200, "of 600"
 
 
 async def test_rows_when_closed_or_written_then_the_database_refuses_every_change(database: Database) -> None:

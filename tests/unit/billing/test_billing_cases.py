@@ -17,6 +17,7 @@ from tests.factories.billing import (
     SECOND,
     START,
     allocation_events,
+    assemble_statement,
     book,
     facts_of,
     named,
@@ -29,7 +30,7 @@ from millpond_billing.domain.periods import Calendar, Period
 from millpond_billing.domain.prices import PriceBook
 from millpond_billing.domain.rating import RatedSegment, charges_of, rate_timeline
 from millpond_billing.domain.segments import SegmentKind, cut_segments
-from millpond_billing.domain.statements import assemble_statement, charges_in
+from millpond_billing.domain.statements import charges_in
 from millpond_billing.domain.timeline import find_timeline, instant_of
 from millpond_contracts.bodies.bills import ChargeKind
 from millpond_contracts.ids import AllocationId, PriceVersionId, TenantId

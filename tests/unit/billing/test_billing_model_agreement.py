@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.factories.billing import CPU, GPU, MEMORY, SECOND, START, book_of, facts_of, named
+from tests.factories.billing import CPU, GPU, MEMORY, SECOND, START, assemble_statement, book_of, facts_of, named
 from tests.reference import billing_model
 
 from millpond_billing.domain.conservation import (
@@ -23,7 +23,7 @@ from millpond_billing.domain.conservation import (
 from millpond_billing.domain.facts import Fact
 from millpond_billing.domain.periods import Period
 from millpond_billing.domain.rating import RatedSegment, rate_timeline
-from millpond_billing.domain.statements import Statement, assemble_statement, charges_in
+from millpond_billing.domain.statements import Statement, charges_in
 from millpond_billing.domain.timeline import Timeline, find_timeline
 from millpond_contracts.bodies.bills import ChargeKind
 from millpond_contracts.ids import AllocationId, TenantId

@@ -3,7 +3,7 @@
 from decimal import Decimal
 
 import pytest
-from tests.factories.billing import GPU, SECOND, START, book, named, price_version, timeline
+from tests.factories.billing import GPU, SECOND, START, assemble_statement, book, named, price_version, timeline
 
 from millpond_billing.domain.conservation import (
     Capacity,
@@ -15,7 +15,7 @@ from millpond_billing.domain.conservation import (
 )
 from millpond_billing.domain.periods import Period
 from millpond_billing.domain.rating import rate_timeline
-from millpond_billing.domain.statements import assemble_statement, charges_in
+from millpond_billing.domain.statements import charges_in
 from millpond_contracts.ids import TenantId
 from millpond_contracts.prices import Sku
 

@@ -19,6 +19,9 @@ _MINOR_UNITS: Mapping[str, int] = {
     **dict.fromkeys(("XAF", "XOF", "XPF"), 0),
     **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
 }
+# The order of a statement's lines.
+_KINDS = tuple(ChargeKind)
+_PLACES = {kind: place for place, kind in enumerate(_KINDS)}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,16 +56,19 @@ class StatementLine:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a tenant owes for a period: `total` in whole minor units is the exact sum of all `lines`."""
+    """What a tenant owes for a period: `total` in whole minor units is the exact sum of all `lines`.
+
+    Digests are empty until it is closed.
+    """
 
     tenant_id: TenantId
     period: Period
     currency: str
     lines: tuple[StatementLine, ...]
     total: Decimal
-    charges_digest: str
-    previous_digest: str | None
-    digest: str
+    charges_digest: str = ""
+    previous_digest: str | None = None
+    digest: str = ""
 
     def subtotal(self, kind: ChargeKind) -> Decimal:
         """The exact sum of one cause."""
@@ -84,58 +90,84 @@ def charges_in(rated: Iterable[RatedSegment], period: Period) -> tuple[Charge, .
     return tuple(charge for one in rated if one.segment.start in period for charge in charges_of(one))
 
 
-def assemble_statement(
-    tenant_id: TenantId,
-    period: Period,
-    currency: str,
-    charges: Iterable[Charge],
-    adjustments: Sequence[Adjustment] = (),
-    previous_digest: str | None = None,
-) -> Statement:
-    """The statement of these charges, the same to the byte for the same charges in any order.
-
-    Args:
-        charges: the tenant's charges of the period.
-        adjustments: corrections of earlier periods that this statement carries.
-        previous_digest: digest of the tenant's statement before, which this one's digest covers.
-
-    Raises:
-        ValueError: a charge of another tenant, period or currency.
-    """
-    ordered = sorted(charges, key=_charge_order)
-    for charge in ordered:
-        _check_belongs(charge, tenant_id, period, currency)
-    lines = _sum_lines(ordered)
-    if adjustments:
-        corrected = exact_sum(adjustment.amount for adjustment in adjustments)
-        seconds = sum(adjustment.seconds for adjustment in adjustments)
-        lines.append(StatementLine(ChargeKind.ADJUSTMENT, None, seconds, corrected))
-    exact_total = exact_sum(line.amount for line in lines)
+def with_rounding(lines: Iterable[StatementLine], currency: str) -> tuple[tuple[StatementLine, ...], Decimal]:
+    """The lines with the one that rounds their exact sum to the total in whole minor units, and that total."""
+    exact = tuple(lines)
+    exact_total = exact_sum(line.amount for line in exact)
     total = round_half_up(exact_total, minor_unit_decimals(currency))
     rounding = EXACT.subtract(total, exact_total)
-    if rounding:
-        lines.append(StatementLine(ChargeKind.ROUNDING, None, 0, rounding))
-    charges_digest = digest_of(
-        [[_charge_document(charge) for charge in ordered], sorted(_adjustment_document(one) for one in adjustments)]
-    )
-    document: dict[str, object] = {
-        "tenant": str(tenant_id),
-        "period": [period.number, period.start, period.end],
-        "currency": currency,
-        "lines": [_line_document(line) for line in lines],
-        "total": plain_decimal(total),
-        "charges": charges_digest,
-        "previous": previous_digest,
-    }
-    return Statement(
-        tenant_id, period, currency, tuple(lines), total, charges_digest, previous_digest, digest_of(document)
-    )
+    return (*exact, StatementLine(ChargeKind.ROUNDING, None, 0, rounding)) if rounding else exact, total
+
+
+class Tally:
+    """Charges of a tenant and a period added up one after the other: a period may have more than memory holds.
+
+    The same charges in the same order give the same statement, to the byte.
+    """
+
+    def __init__(self, tenant_id: TenantId, period: Period, currency: str) -> None:
+        self.count = 0
+        self._tenant_id, self._period, self._currency = tenant_id, period, currency
+        self._sums: dict[tuple[int, Sku], tuple[int, Decimal]] = {}
+        self._digest = sha256(b"[[")
+
+    def add(self, charge: Charge) -> None:
+        """Adds a charge.
+
+        Raises:
+            ValueError: it is of another tenant, period or currency.
+        """
+        _check_belongs(charge, self._tenant_id, self._period, self._currency)
+        key = (_PLACES[charge.kind], charge.rated.segment.sku)
+        seconds, amount = self._sums.get(key, (0, Decimal(0)))
+        self._sums[key] = (seconds + charge.seconds, EXACT.add(amount, charge.amount))
+        self._digest.update((b"," if self.count else b"") + _canonical(_charge_document(charge)))
+        self.count += 1
+
+    def statement(self, adjustments: Sequence[Adjustment] = (), previous_digest: str | None = None) -> Statement:
+        """The statement of what was added.
+
+        Args:
+            adjustments: corrections of earlier periods that this statement carries.
+            previous_digest: digest of the tenant's statement before, which this one's digest covers.
+        """
+        sums = sorted(self._sums.items())
+        lines = [StatementLine(_KINDS[place], sku, seconds, amount) for (place, sku), (seconds, amount) in sums]
+        if adjustments:
+            corrected = exact_sum(adjustment.amount for adjustment in adjustments)
+            seconds = sum(adjustment.seconds for adjustment in adjustments)
+            lines.append(StatementLine(ChargeKind.ADJUSTMENT, None, seconds, corrected))
+        rounded, total = with_rounding(lines, self._currency)
+        charges_digest = self._digest.copy()
+        charges_digest.update(b"]," + _canonical(sorted(_adjustment_document(one) for one in adjustments)) + b"]")
+        document: dict[str, object] = {
+            "tenant": str(self._tenant_id),
+            "period": [self._period.number, self._period.start, self._period.end],
+            "currency": self._currency,
+            "lines": [_line_document(line) for line in rounded],
+            "total": plain_decimal(total),
+            "charges": charges_digest.hexdigest(),
+            "previous": previous_digest,
+        }
+        return Statement(
+            self._tenant_id,
+            self._period,
+            self._currency,
+            rounded,
+            total,
+            charges_digest.hexdigest(),
+            previous_digest,
+            digest_of(document),
+        )
 
 
 def digest_of(document: object) -> str:
     """SHA-256 (hexadecimal) of the document as canonical JSON: sorted keys, no blanks, UTF-8."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return sha256(text.encode()).hexdigest()
+    return sha256(_canonical(document)).hexdigest()
+
+
+def _canonical(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def booked_sums(charges: Iterable[Charge]) -> dict[ChargeKey, tuple[int, Decimal]]:
@@ -178,16 +210,6 @@ def rerating_adjustments(
     return tuple(differences)
 
 
-def _sum_lines(charges: Sequence[Charge]) -> list[StatementLine]:
-    sums: dict[tuple[int, Sku], tuple[int, Decimal]] = {}
-    kinds = list(ChargeKind)
-    for charge in charges:
-        key = (kinds.index(charge.kind), charge.rated.segment.sku)
-        seconds, amount = sums.get(key, (0, Decimal(0)))
-        sums[key] = (seconds + charge.seconds, EXACT.add(amount, charge.amount))
-    return [StatementLine(kinds[kind], sku, seconds, amount) for (kind, sku), (seconds, amount) in sorted(sums.items())]
-
-
 def _check_belongs(charge: Charge, tenant_id: TenantId, period: Period, currency: str) -> None:
     segment = charge.rated.segment
     if segment.parties.tenant_id != tenant_id:
@@ -196,11 +218,6 @@ def _check_belongs(charge: Charge, tenant_id: TenantId, period: Period, currency
         raise ValueError(f"the charge of {segment.allocation_id} over {segment.start}..{segment.end} leaves the period")
     if {charge.rated.price.currency, charge.rated.list_price.currency} != {currency}:
         raise ValueError(f"expected prices in {currency}, found {charge.rated.price.currency}")
-
-
-def _charge_order(charge: Charge) -> tuple[object, ...]:
-    segment = charge.rated.segment
-    return (segment.start, segment.allocation_id, segment.sku, segment.end, charge.kind)
 
 
 def _charge_document(charge: Charge) -> list[object]:

@@ -1,6 +1,6 @@
 """Rows of segments with their exact charges: written once, in one statement each batch, never changed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -39,6 +39,8 @@ CAUSES = (
     ChargeKind.PRICE_DIFFERENCE,
     ChargeKind.WAIVER,
 )
+
+BATCH = 1000
 
 _Column = Callable[[RatedSegment], Any]
 
@@ -142,9 +144,17 @@ async def list_of_allocations(unit: UnitOfWork, allocation_ids: Sequence[Allocat
     return [_rated(row) for row in rows]
 
 
-async def list_written(unit: UnitOfWork, written: WrittenRange) -> list[RatedSegment]:
-    """Every written segment of the range."""
-    return [_rated(row) for row in await unit.fetch(f"SELECT * FROM segment{_IN_PERIOD}", *written.arguments())]
+async def list_written(unit: UnitOfWork, written: WrittenRange) -> AsyncIterator[RatedSegment]:
+    """Every written segment of the range, always in the same order, a batch in memory at a time."""
+    await unit.execute(
+        f"DECLARE written_segments CURSOR FOR SELECT * FROM segment{_IN_PERIOD}"
+        ' ORDER BY start_at, allocation_id, sku COLLATE "C", kind COLLATE "C"',
+        *written.arguments(),
+    )
+    while rows := await unit.fetch(f"FETCH {BATCH} FROM written_segments"):
+        for row in rows:
+            yield _rated(row)
+    await unit.execute("CLOSE written_segments")
 
 
 async def list_written_page(

@@ -59,7 +59,7 @@ async def _statement(unit: UnitOfWork, tenant_id: TenantId, period: Period, now:
         return statement
     # The closed one counts, by its own lines.
     lines = [StatementLine(kind, None, 0, money.amount) for kind, money in closed.subtotals.items()]
-    return Statement(tenant_id, period, closed.currency, tuple(lines), closed.total.amount, "", None, "")
+    return Statement(tenant_id, period, closed.currency, tuple(lines), closed.total.amount)
 
 
 def _list_value(timeline: Timeline, book: PriceBook, period: Period, until: int) -> Decimal:

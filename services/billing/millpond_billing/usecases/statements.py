@@ -1,16 +1,15 @@
 """Statements: computed while a period runs, closed once with a gapless number and a digest over the one before."""
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from millpond_billing.domain.periods import Period
-from millpond_billing.domain.rating import Charge
+from millpond_billing.domain.rating import charges_of
 from millpond_billing.domain.statements import (
     Statement,
     StatementLine,
-    assemble_statement,
+    Tally,
     charges_in,
-    minor_unit_decimals,
+    with_rounding,
 )
 from millpond_billing.domain.timeline import instant_of, moment_of
 from millpond_billing.store import adjustments, segments
@@ -24,7 +23,6 @@ from millpond_contracts.bodies.bills import ChargeKind, StatementState, Statemen
 from millpond_contracts.bodies.tenants import TenantView
 from millpond_contracts.events.billing import StatementClosed
 from millpond_contracts.ids import StatementId, TenantId
-from millpond_contracts.prices import EXACT, exact_sum, round_half_up
 from millpond_contracts.quantities import ExactDecimal, Money
 from millpond_kernel.observability import ALARMS, log
 from millpond_kernel.uow import UnitOfWork
@@ -50,15 +48,8 @@ async def compute_statement(
     posted = await adjustments.list_posted(unit, tenant_id, period.start)
     lines += [StatementLine(one.kind, one.rated.segment.sku, one.seconds, one.amount) for one in charges]
     lines += [StatementLine(ChargeKind.ADJUSTMENT, None, one.seconds, one.amount) for one in posted]
-    return _with_rounding(tenant_id, period, book_currency(book), lines), count + len(charges) + len(posted)
-
-
-def _with_rounding(tenant_id: TenantId, period: Period, currency: str, lines: Sequence[StatementLine]) -> Statement:
-    exact = exact_sum(line.amount for line in lines)
-    total = round_half_up(exact, minor_unit_decimals(currency))
-    rounding = EXACT.subtract(total, exact)
-    last = [StatementLine(ChargeKind.ROUNDING, None, 0, rounding)] if rounding else []
-    return Statement(tenant_id, period, currency, (*lines, *last), total, "", None, "")
+    rounded, total = with_rounding(lines, book_currency(book))
+    return Statement(tenant_id, period, book_currency(book), rounded, total), count + len(charges) + len(posted)
 
 
 async def draft_statement(unit: UnitOfWork, tenant: TenantView, period: Period, now: datetime) -> StatementView:
@@ -110,12 +101,14 @@ async def close_statement(unit: UnitOfWork, statement_id: StatementId) -> Statem
         log.error("statement_waits", statement=str(statement_id), reason="something used is not rated yet")
         ALARMS.labels("billing", "statement_waits").inc()
         return None
-    charges = await _charges_of(unit, tenant_id, period)
+    tally = Tally(tenant_id, period, book_currency(await load_price_book(unit)))
+    async for one in segments.list_written(unit, WrittenRange(tenant_id, period.start, period.end)):
+        for charge in charges_of(one):
+            tally.add(charge)
     posted = await adjustments.list_posted(unit, tenant_id, period.start)
-    currency = book_currency(await load_price_book(unit))
     before = await rows.previous_digest(unit, tenant_id, row["period_start"])
-    statement = assemble_statement(tenant_id, period, currency, charges, posted, before)
-    view = _view(statement, row["timezone"], row["period_end"], len(charges) + len(posted)).model_copy(
+    statement = tally.statement(posted, before)
+    view = _view(statement, row["timezone"], row["period_end"], tally.count + len(posted)).model_copy(
         update={
             "statement_id": statement_id,
             "state": StatementState.CLOSED,
@@ -127,8 +120,3 @@ async def close_statement(unit: UnitOfWork, statement_id: StatementId) -> Statem
     await rows.save_closed(unit, view)
     unit.emit(StatementClosed(statement=view, generation=1))
     return view
-
-
-async def _charges_of(unit: UnitOfWork, tenant_id: TenantId, period: Period) -> Sequence[Charge]:
-    rated = await segments.list_written(unit, WrittenRange(tenant_id, period.start, period.end))
-    return charges_in(rated, period)
