@@ -41,3 +41,13 @@ class Principal:
         if wanted is not None and wanted != self.tenant_id:
             raise ProblemError(ErrorCode.OBJECT_NOT_FOUND, f"There is no tenant {wanted}.")
         return self.tenant_id
+
+    def project_for(self, wanted: ProjectId | None) -> ProjectId | None:
+        """The project that a request counts for: that of a bound key, else the one it names, if any.
+
+        Raises:
+            ProblemError: 404 for another project than the one that the key is bound to.
+        """
+        if self.project_id is not None and wanted not in (None, self.project_id):
+            raise ProblemError(ErrorCode.PROJECT_NOT_FOUND, f"There is no project {wanted}.")
+        return wanted if self.project_id is None else self.project_id

@@ -28,6 +28,8 @@ class KeyClaims:
 async def create_api_key(unit: UnitOfWork, caller: Principal, spec: ApiKeySpec) -> ApiKeyView:
     """A new key, with its secret, which is not stored and cannot be shown again.
 
+    No key reaches further than the one that made it: a key that is bound to a project makes keys of that project.
+
     Raises:
         ProblemError: a role that does not fit, or a tenant or project that does not exist.
     """
@@ -41,10 +43,12 @@ async def create_api_key(unit: UnitOfWork, caller: Principal, spec: ApiKeySpec) 
         )
     if tenant_id is not None:
         await tenants.get_tenant(unit, tenant_id)
-    if spec.project_id is not None:
-        project = await projects.get_project(unit, spec.project_id)
+    project_id = caller.project_for(spec.project_id)
+    if project_id is not None:
+        project = await projects.get_project(unit, project_id)
         if project.tenant_id != tenant_id:
-            raise ProblemError(ErrorCode.PROJECT_NOT_FOUND, f"There is no project {spec.project_id} in this tenant.")
+            raise ProblemError(ErrorCode.PROJECT_NOT_FOUND, f"There is no project {project_id} in this tenant.")
+    spec = spec.model_copy(update={"project_id": project_id})
     api_key_id, secret = ApiKeyId.new(), make_secret()
     row = await api_keys.insert_api_key(unit, api_key_id, spec, tenant_id, hash_secret(secret))
     assert row is not None, "the id is new"
