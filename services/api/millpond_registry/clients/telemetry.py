@@ -47,7 +47,8 @@ class TelemetryStream:
         if not signals:
             return True
         try:
-            await asyncio.wait_for(self._add(node_id, pool_id, received_at, monotonic_ms, signals), TIMEOUT_SECONDS)
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await self._add(node_id, pool_id, received_at, monotonic_ms, signals)
         except (RedisError, OSError, TimeoutError) as error:
             log.debug("telemetry_lost", node=str(node_id), error=type(error).__name__)
             return False

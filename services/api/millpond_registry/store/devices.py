@@ -37,6 +37,14 @@ async def devices_of_nodes(unit: UnitOfWork, node_ids: Sequence[UUID]) -> dict[U
     return found
 
 
+async def nodes_with_devices(unit: UnitOfWork) -> list[NodeId]:
+    """The nodes that have devices, always in the same order; removed ones are left out."""
+    rows = await unit.fetch(
+        "SELECT DISTINCT d.node_id FROM device d JOIN node n ON n.id = d.node_id WHERE n.state <> 'removed' ORDER BY 1"
+    )
+    return [NodeId.of(row["node_id"]) for row in rows]
+
+
 async def put_devices(unit: UnitOfWork, node_id: NodeId, devices: Sequence[KnownDevice]) -> None:
     """Stores the devices of a locked node."""
     if not devices:

@@ -35,6 +35,11 @@ async def lock_pool(unit: UnitOfWork, pool_id: PoolId) -> PoolView | None:
     return None if row is None else pool_view(row)
 
 
+async def lock_default_pool(unit: UnitOfWork) -> None:
+    """Makes those who look for a first pool follow one another until the transaction ends."""
+    await unit.execute("SELECT pg_advisory_xact_lock(hashtext('registry/default_pool'))")
+
+
 async def list_pools(unit: UnitOfWork, after: UUID | None, limit: int, name: str | None = None) -> list[asyncpg.Record]:
     """Rows of pools by id."""
     return await unit.fetch(

@@ -6,7 +6,6 @@ from dataclasses import replace
 from millpond_contracts.bodies.nodes import FlavorSpec, FlavorView, NodeState
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.registry import FlavorChanged, InventoryChanged
-from millpond_contracts.ids import NodeId
 from millpond_contracts.resources import Device
 from millpond_kernel.audit import audit
 from millpond_kernel.generation import check_if_match
@@ -20,7 +19,7 @@ from millpond_registry.domain.flavors import (
     unknown_flavor,
 )
 from millpond_registry.store import flavors, nodes
-from millpond_registry.store.devices import devices_of, put_devices
+from millpond_registry.store.devices import devices_of, nodes_with_devices, put_devices
 from millpond_registry.usecases.nodes import save_node
 
 
@@ -123,12 +122,9 @@ async def _lock_own_flavor(unit: UnitOfWork, name: str, if_match: str) -> Flavor
 
 async def _place_devices_again(unit: UnitOfWork) -> None:
     """Resolves every device anew after flavors changed, and tells of the nodes where that made a difference."""
-    rows = await unit.fetch(
-        "SELECT DISTINCT d.node_id FROM device d JOIN node n ON n.id = d.node_id WHERE n.state <> 'removed' ORDER BY 1"
-    )
     known = await flavors.read_all_flavors(unit)
-    for row in rows:
-        node = await nodes.lock_node(unit, NodeId.of(row["node_id"]))
+    for node_id in await nodes_with_devices(unit):
+        node = await nodes.lock_node(unit, node_id)
         if node is None or node.state is NodeState.REMOVED:
             continue
         before = await devices_of(unit, node.id)

@@ -18,7 +18,7 @@ DEFAULT_POOL = "default"
 
 async def ensure_a_pool(unit: UnitOfWork) -> None:
     """Makes the pool `default`, which takes every node, when there is no pool; any number of processes may ask."""
-    await unit.execute("SELECT pg_advisory_xact_lock(hashtext('registry/default_pool'))")
+    await pools.lock_default_pool(unit)
     if await pools.read_all_pools(unit):
         return
     created = await pools.insert_pool(unit, PoolId.new(), PoolSpec(name=DEFAULT_POOL))
