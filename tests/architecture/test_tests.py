@@ -9,8 +9,8 @@ from tests.architecture.tree import FunctionNode, functions, last_name, parsed, 
 
 pytestmark = pytest.mark.architecture
 
-# `eventually` and `until` give up with an error; `check` is Alembic's comparison.
-RAISING_CALLS = {"raises", "warns", "fail", "run_state_machine_as_test", "eventually", "until", "check"}
+# `eventually` gives up with an error; `check` is Alembic's comparison.
+RAISING_CALLS = {"raises", "warns", "fail", "run_state_machine_as_test", "eventually", "check"}
 CHECKING_PREFIXES = ("assert_", "check_", "expect_")
 CHECKING_KEYWORDS = {"expect"}
 KINDS = {"unit", "integration", "system", "architecture"}

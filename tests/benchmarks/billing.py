@@ -40,8 +40,9 @@ from tests.benchmarks.figures import percentile, tell, tell_check
 from tests.benchmarks.owner import connect_owner, wait_until_quiet
 from tests.benchmarks.processes import cpu_ms_each, cpu_seconds, tree_of
 from tests.system.checker_delivery import check_delivery
-from tests.system.client import eventually, make_tenant, open_caller, publish_prices
+from tests.system.client import make_tenant, open_caller, publish_prices
 from tests.system.stack import Stack
+from tests.waiting import eventually
 
 EVENTS_PER_SECOND = 500
 RUNS = 3

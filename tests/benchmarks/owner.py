@@ -5,8 +5,8 @@ import json
 import asyncpg
 
 from tests.system.checker_delivery import find_backlog
-from tests.system.client import eventually
 from tests.system.stack import Stack
+from tests.waiting import eventually
 
 QUIET_SECONDS = 60.0
 

@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from tests.waiting import eventually
 
 from millpond_contracts.bodies.jobs import DeviceShare, EndReason
 from millpond_contracts.bodies.nodes import (
@@ -157,10 +158,7 @@ class FakeControlPlane:
 
     async def wait_for_report(self, allocation_id: AllocationId, kind: ReportKind, seconds: float = 10.0) -> TaskReport:
         """That report, once it is here."""
-        await eventually(lambda: self.find_report(allocation_id, kind) is not None, seconds)
-        report = self.find_report(allocation_id, kind)
-        assert report is not None
-        return report
+        return await eventually(lambda: self.find_report(allocation_id, kind), seconds)
 
     def close(self) -> None:
         """Answer open polls, so that the server can end."""
@@ -385,12 +383,3 @@ async def serving(app: object, port: int = 0) -> AsyncIterator[str]:
         server.should_exit = True
         await task
         listener.close()
-
-
-async def eventually(check: object, seconds: float = 10.0) -> None:
-    """Returns once `check()` is true."""
-    assert callable(check)
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not check():
-        assert asyncio.get_running_loop().time() < deadline, f"not true within {seconds} s"
-        await asyncio.sleep(0.02)

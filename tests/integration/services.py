@@ -127,14 +127,3 @@ def _start_workers(services: Services, names: Sequence[str]) -> list[asyncio.Tas
         )
         for name in names
     ]
-
-
-async def eventually(check: Any, timeout_seconds: float = 10.0) -> Any:
-    """The first truthy result of the coroutine function `check`; fails after the time."""
-    deadline = asyncio.get_running_loop().time() + timeout_seconds
-    while True:
-        result = await check()
-        if result:
-            return result
-        assert asyncio.get_running_loop().time() < deadline, f"{check} did not come true in {timeout_seconds} s"
-        await asyncio.sleep(0.03)

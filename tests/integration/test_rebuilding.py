@@ -10,7 +10,8 @@ from millpond_kernel.rebuild import rebuild
 from millpond_kernel.worker import ServiceWorker, WorkerKernel, connected_kernel
 from tests.factories.registry import Agent, gpu, inventory
 from tests.integration.databases import MigratedDatabase
-from tests.integration.services import Caller, Services, eventually, run_services
+from tests.integration.services import Caller, Services, run_services
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

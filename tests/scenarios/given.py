@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.factories.registry import Agent, gpu, inventory
-from tests.integration.services import Services, eventually
+from tests.integration.services import Services
+from tests.waiting import eventually
 
 FLAVOR = "nvidia-a100-sxm4-80gb"
 Saved = dict[str, Any]

@@ -2,13 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import httpx
+
+from tests.waiting import eventually
 
 T = TypeVar("T")
 ENDED = ("succeeded", "failed", "cancelled")
@@ -127,9 +129,7 @@ async def make_tenant(operator: Caller, name: str, *, cpu_milli: int = 1000, mem
         answer: dict[str, Any] = made.json()
         return answer if made.status_code == 201 else None
 
-    made = await eventually(make_virtual_pool)
-    assert made is not None
-    virtual_pool = made["virtual_pool_id"]
+    virtual_pool = (await eventually(make_virtual_pool))["virtual_pool_id"]
     key_body = {"name": name, "role": "member", "tenant_id": tenant}
     key = (await operator.patiently("POST", "/v1/api-keys", key_body)).json()["secret"]
 
@@ -201,12 +201,10 @@ async def wait_for_job(tenant: Tenant, job_id: str, *states: str, seconds: float
         return last if last["state"] in wanted else None
 
     try:
-        found = await eventually(reached, seconds)
+        return await eventually(reached, seconds)
     except AssertionError:
         explained = (await tenant.caller("GET", f"/v1/jobs/{job_id}/explain")).text
         raise AssertionError(f"job is {last.get('state')}, expected {wanted}: {last}\n{explained}") from None
-    assert found is not None
-    return found
 
 
 async def read_log(tenant: Tenant, job_id: str) -> str:
@@ -216,15 +214,4 @@ async def read_log(tenant: Tenant, job_id: str) -> str:
         page: dict[str, Any] = (await tenant.caller.patiently("GET", f"/v1/jobs/{job_id}/logs")).json()
         return page if page["ended"] else None
 
-    page = await eventually(ended)
-    assert page is not None
-    return str(page["text"])
-
-
-async def eventually(check: Callable[[], Awaitable[T]], seconds: float = 15.0) -> T:
-    """The first truthy result of `check`; fails after the time."""
-    deadline = time.monotonic() + seconds
-    while not (result := await check()):
-        assert time.monotonic() < deadline, f"{check.__qualname__} did not come true within {seconds:.0f} s"
-        await asyncio.sleep(_PAUSE_SECONDS)
-    return result
+    return str((await eventually(ended))["text"])

@@ -5,8 +5,9 @@ import random
 from dataclasses import dataclass, field
 
 from tests.system.checker import check_witnesses
-from tests.system.client import History, Tenant, eventually, job_body, job_of, submit
+from tests.system.client import History, Tenant, job_body, job_of, submit
 from tests.system.stack import Stack
+from tests.waiting import eventually
 
 # $0 = folder, $1 = name of the job, $2 = seconds. The lines say when it began and came to its end.
 WITNESSED = 'f="$0/$1.$$"; echo "start $(date +%s%N)" > "$f"; sleep "$2"; echo "end $(date +%s%N)" >> "$f"'

@@ -11,7 +11,6 @@ import pytest
 from tests.system.checker import assert_sound
 from tests.system.client import (
     History,
-    eventually,
     job_body,
     job_of,
     make_tenant,
@@ -23,6 +22,7 @@ from tests.system.client import (
 )
 from tests.system.load import WITNESSED, Load, attempts_of
 from tests.system.stack import Stack
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.system
 

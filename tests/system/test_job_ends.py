@@ -12,7 +12,6 @@ from tests.system.client import (
     Caller,
     History,
     Tenant,
-    eventually,
     job_body,
     make_tenant,
     open_caller,
@@ -22,6 +21,7 @@ from tests.system.client import (
     wait_for_job,
 )
 from tests.system.stack import Stack
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.system
 

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from redis.asyncio import Redis
 
 from tests.system.checker import assert_sound
 from tests.system.client import Caller, make_tenant, open_caller, publish_prices
@@ -75,8 +76,6 @@ def killing(name: str) -> Fault:
 
 async def emptying(load: Load) -> None:
     """Everything in Redis is gone."""
-    from redis.asyncio import Redis
-
     async with Redis.from_url(load.stack.redis_url) as redis:
         await redis.flushall()
 

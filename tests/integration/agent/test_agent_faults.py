@@ -13,9 +13,9 @@ from millpond_node_agent.agent import Agent, NotJoined
 from millpond_node_agent.client import Refused
 from millpond_node_agent.identity import FolderInUse
 from millpond_node_agent.settings import ExitCode
-from tests.fakes.control_plane import eventually
 from tests.integration.agent.conftest import Bench, wait_for_exit
 from tests.integration.agent_runtime.task_runs import is_running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

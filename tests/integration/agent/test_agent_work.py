@@ -8,8 +8,8 @@ import pytest
 from millpond_contracts.bodies.jobs import EndReason
 from millpond_contracts.bodies.work import ReportKind
 from millpond_contracts.ids import AllocationId
-from tests.fakes.control_plane import eventually
 from tests.integration.agent.conftest import Bench
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,8 @@ from millpond_node_agent.agent import Agent
 from millpond_node_agent.settings import AgentSettings
 from tests.fakes.control_plane import serving
 from tests.integration.databases import MigratedDatabase
-from tests.integration.services import Caller, Services, eventually, run_services
+from tests.integration.services import Caller, Services, run_services
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -43,8 +44,7 @@ class Chain:
             job: dict[str, Any] = (await self.tenant("GET", f"/v1/jobs/{job_id}", expect=200)).json()
             return job if job["state"] in states else None
 
-        found: dict[str, Any] = await eventually(reached, 20)
-        return found
+        return await eventually(reached, 20)
 
     async def log_of(self, job_id: str) -> str:
         """The whole log, once it has ended."""
@@ -53,8 +53,7 @@ class Chain:
             page = (await self.tenant("GET", f"/v1/jobs/{job_id}/logs", expect=200)).json()
             return str(page["text"]) if page["ended"] else None
 
-        text: str = await eventually(ended)
-        return text
+        return await eventually(ended)
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ async def _tenant_chain(services: Services, operator: Caller, pool_id: str, agen
         answer = await operator("POST", "/v1/virtual-pools", {**share, "limits": limits})
         return str(answer.json()["virtual_pool_id"]) if answer.status_code == 201 else None
 
-    virtual_pool: str = await eventually(shared, 20)
+    virtual_pool = await eventually(shared, 20)
     member = services.as_key(key)
 
     async def known() -> bool:

@@ -175,11 +175,13 @@ async def test_time_limit_when_reached_then_the_task_is_stopped_and_the_reason_k
 async def test_lease_when_no_agent_extends_it_then_the_task_stops_by_itself(
     runtime: ProcessRuntime, make_spec: MakeSpec
 ) -> None:
-    await runtime.extend_lease(monotonic_ms() + 400, monotonic_ms() + 60_000)
+    first = monotonic_ms() + 1500  # a busy machine needs a while to launch
+    second, kill = first + 1500, first + 60_000
+    await runtime.extend_lease(first, kill)
     spec = make_spec("sleep 300")
     await launch(runtime, spec)
-    await runtime.extend_lease(monotonic_ms() + 800, monotonic_ms() + 60_000)
-    await asyncio.sleep(0.5)
+    await runtime.extend_lease(second, kill)
+    await asyncio.sleep((first - monotonic_ms()) / 1000 + 0.2)
     assert (await runtime.status(spec.allocation_id)).state is TaskState.RUNNING
     status = await wait_until_over(runtime, spec.allocation_id)
 

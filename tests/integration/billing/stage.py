@@ -39,7 +39,8 @@ from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.settings import ServiceSettings
 from millpond_kernel.worker import ServiceWorker, WorkerKernel, run_worker
 from tests.integration.databases import MigratedDatabase
-from tests.integration.services import Caller, Services, eventually, run_services
+from tests.integration.services import Caller, Services, run_services
+from tests.waiting import eventually
 
 # Long past, so that no period of it is still running, whenever a test runs.
 START = datetime(2024, 2, 20, 8, 0, 0, tzinfo=UTC)

@@ -35,7 +35,8 @@ from millpond_kernel.settings import ServiceSettings
 from millpond_kernel.uow import UnitOfWork
 from tests.integration.billing.stage import START, Stage, allocation, running_stage, share, states_of, tenant_view
 from tests.integration.databases import MigratedDatabase
-from tests.integration.services import Caller, eventually
+from tests.integration.services import Caller
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -220,7 +221,10 @@ async def test_export_when_the_zone_changes_before_it_is_built_then_has_the_peri
 
 
 async def test_enqueue_when_the_broker_is_silent_then_gives_up_soon() -> None:
+    asked: list[bytes] = []
+
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readline())
         await reader.read()
         writer.close()
 
@@ -230,6 +234,8 @@ async def test_enqueue_when_the_broker_is_silent_then_gives_up_soon() -> None:
         enqueue = make_enqueue(f"redis://127.0.0.1:{port}/0", "silent")
         async with asyncio.timeout(10 * ANSWER_SECONDS):
             await enqueue("export", str(ExportId.new()))
+    assert asked
+    assert b"" not in asked
 
 
 async def test_export_when_it_is_long_then_pages_fit_together_and_a_release_meanwhile_is_not_lost(

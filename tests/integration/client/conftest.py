@@ -12,7 +12,8 @@ import uvicorn
 from millpond.client.client import Client
 from tests.integration.client.served import Served
 from tests.integration.databases import MigratedDatabase
-from tests.integration.services import eventually, run_services
+from tests.integration.services import run_services
+from tests.waiting import eventually
 
 
 async def _has_started(server: uvicorn.Server) -> bool:

@@ -13,7 +13,7 @@ from millpond.client.client import Client
 from millpond.client.errors import NotFound
 from millpond_contracts.bodies.nodes import PoolSpec
 from millpond_contracts.bodies.tenants import ApiKeySpec, Limit, Limits, Role, TenantSpec, VirtualPoolSpec
-from tests.integration.services import eventually
+from tests.waiting import eventually
 
 Answer = TypeVar("Answer")
 

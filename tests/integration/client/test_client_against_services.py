@@ -26,7 +26,7 @@ from millpond_contracts.bodies.tenants import (
 from millpond_contracts.events.envelope import Envelope
 from millpond_contracts.quantities import ExactDecimal
 from tests.integration.client.served import Served
-from tests.integration.services import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

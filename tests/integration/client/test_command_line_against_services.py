@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from tests.integration.client.served import Served
-from tests.integration.services import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,8 @@ from tests.factories.registry import Agent, gpu, inventory
 from tests.integration.databases import MigratedDatabase
 from tests.integration.hostile.bodies import bodies, job_of
 from tests.integration.hostile.world import FLAVOR, NAME_CANARY, World, differences
-from tests.integration.services import Caller, Services, eventually
+from tests.integration.services import Caller, Services
+from tests.waiting import eventually
 
 
 async def build_world(services: Services, migrated: MigratedDatabase, owner: asyncpg.Connection) -> World:

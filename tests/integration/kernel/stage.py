@@ -168,14 +168,6 @@ def noting(name: str = "effects", **options: Any) -> Consumer:
     return Consumer(name, "quota", {ApiKeyRevoked: note_effect}, **options)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> None:
-    """Waits until the condition holds; fails after the time."""
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, "it did not come true in time"
-        await asyncio.sleep(0.02)
-
-
 def assert_dense(numbers: Sequence[int], count: int) -> None:
     """Every number from 1 to `count` is there exactly once."""
     assert sorted(numbers) == list(range(1, count + 1))

@@ -12,7 +12,8 @@ from millpond_contracts.events import Envelope
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.pausing import end_task
 from millpond_kernel.streams import stream_fields
-from tests.integration.kernel.stage import Stage, assert_dense, noting, running, until
+from tests.integration.kernel.stage import Stage, assert_dense, noting, running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -25,7 +26,7 @@ async def test_numbering_when_eight_writers_and_two_relays_then_dense_and_genera
         async def numbered() -> bool:
             return await stage.head() == 640
 
-        await until(numbered)
+        await eventually(numbered)
     async with stage.publisher.begin(SYSTEM) as unit:
         rows = await unit.fetch("SELECT seq, subject, generation FROM outbox ORDER BY seq")
     assert_dense([row["seq"] for row in rows], 640)
@@ -51,7 +52,7 @@ async def test_effects_when_consumed_by_two_copies_and_stream_deleted_then_exact
 
     async with running(stage.relay().run, stage.relay().run, *(stage.runner(copy).run for copy in copies)):
         await asyncio.gather(delete_stream(), *(stage.change_many(80, seed) for seed in range(4)))
-        await until(all_applied)
+        await eventually(all_applied)
     assert_dense(await stage.effects(), 320)
 
 
@@ -63,7 +64,7 @@ async def test_effects_when_an_event_is_added_again_then_redis_refuses_and_no_ef
         async def reached() -> bool:
             return await stage.cursor(consumer) == count
 
-        await until(reached)
+        await eventually(reached)
 
     async with running(stage.relay().run, stage.runner(consumer).run):
         await stage.change_many(20)
@@ -88,7 +89,7 @@ async def test_stream_when_ahead_of_the_database_then_its_copies_are_thrown_away
 
     async with running(stage.relay().run, stage.runner(consumer).run):
         await stage.change_many(10)
-        await until(applied)
+        await eventually(applied)
     assert_dense(await stage.effects(), 10)
     entries: Any = await stage.redis.xrange(stage.stream)
     assert entries[-1][0] == b"10-0"
@@ -105,7 +106,7 @@ async def test_consumer_when_the_stream_holds_rubbish_then_it_reads_the_feed(sta
         return await stage.cursor(consumer) == 5
 
     async with running(stage.runner(consumer).run):
-        await until(applied)
+        await eventually(applied)
     assert_dense(await stage.effects(), 5)
 
 
@@ -133,6 +134,6 @@ async def test_effects_when_relays_and_consumers_are_cancelled_at_random_then_ex
     runs = [stage.relay().run, stage.relay().run, stage.runner(consumer).run, stage.runner(noting()).run]
     await asyncio.gather(write(), *(restart_while_written(run) for run in runs))
     async with running(*runs):
-        await until(all_applied)
+        await eventually(all_applied)
     assert_dense(await stage.effects(), 320)
     gc.collect()

@@ -12,7 +12,8 @@ from millpond_contracts.events import PUBLISHERS
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM
 from millpond_kernel.migrate import migrate
 from tests.integration.databases import PASSWORD, Engines, MigratedDatabase
-from tests.integration.kernel.stage import Stage, assert_dense, noting, open_stage, running, until
+from tests.integration.kernel.stage import Stage, assert_dense, noting, open_stage, running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -68,7 +69,7 @@ async def test_events_when_both_engines_are_killed_then_nothing_acknowledged_is_
 
     async with running(stage.relay().run, stage.relay().run, stage.runner(consumer).run, stage.runner(noting()).run):
         await asyncio.gather(break_engines(), *(write(seed) for seed in range(4)))
-        await until(all_applied, 30)
+        await eventually(all_applied, 30)
     total = await _count(stage)
     # A commit whose answer was lost may have happened: never fewer than acknowledged, each exactly once.
     assert total >= acknowledged > 20

@@ -11,15 +11,8 @@ from millpond_kernel.consuming import MAX_TRIES
 from millpond_kernel.dead_letters import ReplayRefused, list_dead_letters, replay_dead_letter
 from millpond_kernel.streams import Consumer
 from millpond_kernel.uow import UnitOfWork
-from tests.integration.kernel.stage import (
-    Stage,
-    assert_dense,
-    note_effect,
-    noting,
-    run_as_owner,
-    running,
-    until,
-)
+from tests.integration.kernel.stage import Stage, assert_dense, note_effect, noting, run_as_owner, running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -45,7 +38,7 @@ async def _apply_ten(stage: Stage, consumer: Consumer) -> None:
         return await stage.cursor(consumer) == 10
 
     async with running(stage.relay().run, stage.runner(consumer).run):
-        await until(applied)
+        await eventually(applied)
 
 
 async def test_event_when_it_fails_each_time_then_parked_and_others_flow_and_replay_applies_it(stage: Stage) -> None:
@@ -88,7 +81,7 @@ async def test_event_when_stopped_while_it_is_tried_again_then_neither_parked_no
     async def failed() -> bool:
         return poison.failures >= 2
 
-    await until(failed)
+    await eventually(failed)
     stop.set()
     await task
     assert await stage.effects() == [1, 2, 3]
@@ -98,7 +91,7 @@ async def test_event_when_stopped_while_it_is_tried_again_then_neither_parked_no
         return await stage.cursor(consumer) == 10
 
     async with running(stage.runner(consumer).run):
-        await until(applied)
+        await eventually(applied)
     assert_dense(await stage.effects(), 10)
     assert await list_dead_letters(stage.applier) == []
 
@@ -117,9 +110,9 @@ async def test_event_when_it_cannot_be_parked_either_then_tried_and_parked_later
         return await stage.cursor(consumer) == 10
 
     async with running(stage.relay().run, stage.runner(consumer).run):
-        await until(failed_again)
+        await eventually(failed_again)
         await run_as_owner(stage.migrated, "ALTER TABLE billing.gone RENAME TO dead_letter")
-        await until(applied)
+        await eventually(applied)
     assert await stage.effects() == [1, 2, 3, 5, 6, 7, 8, 9, 10]
     assert [letter.seq for letter in await list_dead_letters(stage.applier)] == [4]
 

@@ -14,7 +14,8 @@ from millpond_kernel.rebuild import RebuildRefused, rebuild
 from millpond_kernel.retention import delete_expired
 from millpond_kernel.streams import Consumer
 from millpond_kernel.uow import UnitOfWork
-from tests.integration.kernel.stage import Stage, noting, running, until
+from tests.integration.kernel.stage import Stage, noting, running
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -68,7 +69,7 @@ async def reach(stage: Stage, consumer: Consumer, seq: int) -> None:
         return await stage.cursor(consumer) == seq
 
     async with running(stage.relay().run, stage.runner(consumer).run):
-        await until(applied)
+        await eventually(applied)
 
 
 async def test_consumer_when_the_feed_was_trimmed_then_it_loads_a_snapshot_and_follows(stage: Stage) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from millpond_kernel.db import SYSTEM
 from tests.integration.databases import MigratedDatabase
-from tests.integration.services import Services, eventually, run_services
+from tests.integration.services import Services, run_services
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.integration.databases import MigratedDatabase
-from tests.integration.services import Services, eventually, run_services
+from tests.integration.services import Services, run_services
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -23,7 +23,8 @@ from millpond_registry.usecases.capacity import take_allocation
 from tests.factories.registry import allocation, gpu, inventory
 from tests.integration.databases import MigratedDatabase
 from tests.integration.registry.conftest import Registry
-from tests.integration.services import eventually, run_services
+from tests.integration.services import run_services
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -7,13 +7,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
 import pytest
+from tests.waiting import eventually
 
 from millpond.stack.engines import is_running, read_tail
 from millpond.stack.errors import StackAlreadyRunning, StackError
@@ -81,13 +81,6 @@ def find(supervisor: Supervisor, name: str) -> ProcessStatus:
     return process
 
 
-async def until(condition: Callable[[], bool], timeout_seconds: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.02)
-
-
 def children_of(pid: int) -> list[int]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     return [int(word) for word in found.stdout.split()]
@@ -100,13 +93,13 @@ async def test_supervisor_when_a_process_is_killed_then_starts_it_again(tmp_path
     victim, bystander = find(supervisor, "victim"), find(supervisor, "bystander")
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
-    await until(lambda: find(supervisor, "victim").restarts == 1)
-    await until(lambda: find(supervisor, "victim").state is ProcessState.READY)
+    await eventually(lambda: find(supervisor, "victim").restarts == 1)
+    await eventually(lambda: find(supervisor, "victim").state is ProcessState.READY)
     after = find(supervisor, "victim")
     assert after.pid != victim.pid
     assert after.last_exit == -signal.SIGKILL
     assert find(supervisor, "bystander").pid == bystander.pid
-    await until(lambda: read_status(tmp_path / "status.json") == supervisor.status)
+    await eventually(lambda: read_status(tmp_path / "status.json") == supervisor.status)
     await supervisor.stop()
     assert {process.state for process in supervisor.status.processes} == {ProcessState.STOPPED}
     assert bystander.pid is not None
@@ -183,7 +176,7 @@ async def test_stop_when_a_process_ignores_it_then_its_group_is_killed(tmp_path:
     (grandchild,) = children_of(pid)
     await supervisor.stop()
     assert find(supervisor, "stubborn").last_exit == -signal.SIGKILL
-    await until(lambda: not is_running(grandchild))
+    await eventually(lambda: not is_running(grandchild))
 
 
 @pytest.mark.parametrize(
@@ -218,15 +211,21 @@ def stack_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def start_stack(folder: Path) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen([sys.executable, "-c", STACK, str(folder)])  # noqa: ASYNC220 - must be killable by hand
+@pytest.fixture
+async def stack(stack_folder: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
+    """The supervisor of `STACK`, all of its processes ready; gone with them afterwards, whatever happened."""
+    process = subprocess.Popen([sys.executable, "-c", STACK, str(stack_folder)])  # noqa: ASYNC220 - killed by hand
 
     def all_ready() -> bool:
-        status = read_status(folder / "status.json")
+        status = read_status(stack_folder / "status.json")
         return status is not None and {entry.state for entry in status.processes} == {ProcessState.READY}
 
-    await until(all_ready)
-    return process
+    try:
+        await eventually(all_ready)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def pids_of(folder: Path) -> list[int]:
@@ -235,25 +234,27 @@ def pids_of(folder: Path) -> list[int]:
     return [entry.pid for entry in status.processes if entry.pid is not None]
 
 
-async def test_supervisor_when_killed_then_nothing_is_left_running(stack_folder: Path) -> None:
-    process = await start_stack(stack_folder)
-    pids = {*pids_of(stack_folder), *children_of(process.pid)}
+async def test_supervisor_when_killed_then_nothing_is_left_running(
+    stack_folder: Path, stack: subprocess.Popen[bytes]
+) -> None:
+    pids = {*pids_of(stack_folder), *children_of(stack.pid)}
     assert len(pids) == 4  # first, second, forked and the fork server
-    process.kill()
-    process.wait()
-    await until(lambda: not any(is_running(pid) for pid in pids))
+    stack.kill()
+    stack.wait()
+    await eventually(lambda: not any(is_running(pid) for pid in pids))
     assert find_supervisor(stack_folder / "lock") is None
 
 
-async def test_stack_when_it_runs_then_is_found_refuses_a_second_one_and_stops_cleanly(stack_folder: Path) -> None:
-    process = await start_stack(stack_folder)
+async def test_stack_when_it_runs_then_is_found_refuses_a_second_one_and_stops_cleanly(
+    stack_folder: Path, stack: subprocess.Popen[bytes]
+) -> None:
     lock = stack_folder / "lock"
-    pids = {*pids_of(stack_folder), *children_of(process.pid)}
-    assert find_supervisor(lock) == process.pid
-    with pytest.raises(StackAlreadyRunning, match=str(process.pid)), StackLock(lock):
+    pids = {*pids_of(stack_folder), *children_of(stack.pid)}
+    assert find_supervisor(lock) == stack.pid
+    with pytest.raises(StackAlreadyRunning, match=str(stack.pid)), StackLock(lock):
         pass
     stopping = asyncio.create_task(asyncio.to_thread(stop_supervisor, lock, 20))
-    assert await asyncio.to_thread(process.wait, 20) == 0
+    assert await asyncio.to_thread(stack.wait, 20) == 0
     assert await stopping
     assert not any(is_running(pid) for pid in pids)
     assert not stop_supervisor(lock)
@@ -291,8 +292,8 @@ async def test_forked_process_when_killed_then_is_forked_again_from_the_same_ser
     before, server = find(supervisor, "left"), launcher.server_pid
     assert before.pid is not None
     os.kill(before.pid, signal.SIGKILL)
-    await until(lambda: find(supervisor, "left").restarts == 1)
-    await until(lambda: find(supervisor, "left").state is ProcessState.READY)
+    await eventually(lambda: find(supervisor, "left").restarts == 1)
+    await eventually(lambda: find(supervisor, "left").state is ProcessState.READY)
     assert find(supervisor, "left").last_exit == -signal.SIGKILL
     assert launcher.server_pid == server
     await supervisor.stop()
@@ -309,8 +310,8 @@ async def test_fork_server_when_killed_then_all_it_forked_is_started_again(stack
     server = launcher.server_pid
     assert server is not None
     os.kill(server, signal.SIGKILL)
-    await until(lambda: all(process.restarts >= 1 for process in supervisor.status.processes))
-    await until(lambda: all(process.state is ProcessState.READY for process in supervisor.status.processes))
+    await eventually(lambda: all(process.restarts >= 1 for process in supervisor.status.processes))
+    await eventually(lambda: all(process.state is ProcessState.READY for process in supervisor.status.processes))
     assert not any(pid is not None and is_running(pid) for pid in (*before, server))
     assert launcher.server_pid != server
     await supervisor.stop()
@@ -327,7 +328,7 @@ async def test_forked_process_when_it_runs_then_has_its_own_name_log_and_environ
     supervisor, _ = make_fork_supervisor(tmp_path, ["wave"])
     supervisor.add([forked_spec(tmp_path, "registry-http", "teller", "--port", "7")])
     await supervisor.wait_ready(10)
-    await until(lambda: "}" in read_tail(tmp_path / "registry-http.log"))
+    await eventually(lambda: "}" in read_tail(tmp_path / "registry-http.log"))
     told = (tmp_path / "registry-http.log").read_text()
     pid = find(supervisor, "registry-http").pid
     shown = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
@@ -358,7 +359,7 @@ async def test_forked_process_when_a_user_is_given_then_runs_as_that_user_and_st
     supervisor.add([replace(forked_spec(open_folder, "teller", "teller"), user=user)])
     await supervisor.wait_ready(10)
     log = open_folder / "teller.log"
-    await until(lambda: "]" in read_tail(log))
+    await eventually(lambda: "]" in read_tail(log))
     uid = user.uid if user is not None else os.getuid()
     assert log.read_text().startswith(f"({uid}, {uid}, {uid})")
     assert user is None or log.read_text().endswith("[]\n")
@@ -366,7 +367,7 @@ async def test_forked_process_when_a_user_is_given_then_runs_as_that_user_and_st
     assert pid is not None
     assert server is not None
     os.kill(server, signal.SIGKILL)
-    await until(lambda: not is_running(pid))
+    await eventually(lambda: not is_running(pid))
     await supervisor.stop()
 
 
@@ -387,8 +388,8 @@ async def test_engines_when_killed_under_the_supervisor_then_come_back_at_the_sa
         pid = find(supervisor, engine.name).pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-    await until(lambda: all(process.restarts >= 1 for process in supervisor.status.processes))
-    await until(lambda: all(process.state is ProcessState.READY for process in supervisor.status.processes))
+    await eventually(lambda: all(process.restarts >= 1 for process in supervisor.status.processes))
+    await eventually(lambda: all(process.state is ProcessState.READY for process in supervisor.status.processes))
     connection = await asyncpg.connect(engines[0].url)
     assert await connection.fetchval("select 1") == 1
     await connection.close()
