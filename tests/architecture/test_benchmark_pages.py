@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from tests.benchmarks.page import BY_HAND, judge_bar, render_page
 
 pytestmark = pytest.mark.architecture

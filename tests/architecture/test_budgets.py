@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.architecture.tree import functions, python_files, shown
 
 pytestmark = pytest.mark.architecture

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.architecture.tree import ROOT
-from tools.build_proxy import PROXY_FILE, render
 
 from millpond_contracts.routes import SERVICES, prefixes_of, service_for_path
 from millpond_kernel.migrate import service_role
+from tests.architecture.tree import ROOT
+from tools.build_proxy import PROXY_FILE, render
 
 pytestmark = pytest.mark.architecture
 

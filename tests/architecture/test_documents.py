@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.architecture.tree import ROOT, python_files, shown
 
 pytestmark = pytest.mark.architecture

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+
 from tests.architecture.tree import ROOT
 
 pytestmark = pytest.mark.architecture

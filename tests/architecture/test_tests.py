@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
 from tests.architecture.tree import FunctionNode, functions, last_name, parsed, python_files, shown
 
 pytestmark = pytest.mark.architecture

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.architecture.tree import PRODUCT, last_name, parsed, python_files, shown
 
 pytestmark = pytest.mark.architecture

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.architecture.tree import EVERYTHING, PRODUCT, ROOT, parsed, python_files, shown
 
 pytestmark = pytest.mark.architecture

@@ -16,7 +16,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from tests.waiting import eventually
 
 from millpond_contracts.bodies.jobs import DeviceShare, EndReason
 from millpond_contracts.bodies.nodes import (
@@ -54,6 +53,7 @@ from millpond_contracts.bodies.work import (
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, TaskId, TenantId
 from millpond_node_agent.runtimes.boottime import monotonic_ms
+from tests.waiting import eventually
 
 JOIN_TOKEN = "join-token-of-the-test"
 

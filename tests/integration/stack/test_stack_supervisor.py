@@ -13,7 +13,6 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.waiting import eventually
 
 from millpond.stack.engines import is_running, read_tail
 from millpond.stack.errors import StackAlreadyRunning, StackError
@@ -34,6 +33,7 @@ from millpond.stack.status import ProcessStatus, read_status
 from millpond.stack.supervisor import ProcessFailed, Supervisor
 from millpond.stack.users import find_stack_user
 from millpond.stack.valkey import ValkeyEngine
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -10,6 +10,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+
+from millpond_billing.domain.conservation import Capacity, ConservationBroken, conserve, held_spans
+from millpond_billing.domain.periods import Calendar, Period
+from millpond_billing.domain.prices import PriceBook
+from millpond_billing.domain.rating import RatedSegment, charges_of, rate_timeline
+from millpond_billing.domain.segments import SegmentKind, cut_segments
+from millpond_billing.domain.statements import charges_in
+from millpond_billing.domain.timeline import find_timeline, instant_of
+from millpond_contracts.bodies.bills import ChargeKind
+from millpond_contracts.ids import AllocationId, PriceVersionId, TenantId
+from millpond_contracts.prices import Sku, exact_sum
 from tests.factories.billing import (
     CPU,
     GPU,
@@ -24,17 +35,6 @@ from tests.factories.billing import (
     price_version,
     timeline,
 )
-
-from millpond_billing.domain.conservation import Capacity, ConservationBroken, conserve, held_spans
-from millpond_billing.domain.periods import Calendar, Period
-from millpond_billing.domain.prices import PriceBook
-from millpond_billing.domain.rating import RatedSegment, charges_of, rate_timeline
-from millpond_billing.domain.segments import SegmentKind, cut_segments
-from millpond_billing.domain.statements import charges_in
-from millpond_billing.domain.timeline import find_timeline, instant_of
-from millpond_contracts.bodies.bills import ChargeKind
-from millpond_contracts.ids import AllocationId, PriceVersionId, TenantId
-from millpond_contracts.prices import Sku, exact_sum
 
 pytestmark = pytest.mark.unit
 

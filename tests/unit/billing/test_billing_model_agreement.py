@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.factories.billing import CPU, GPU, MEMORY, SECOND, START, assemble_statement, book_of, facts_of, named
-from tests.reference import billing_model
 
 from millpond_billing.domain.conservation import (
     Capacity,
@@ -28,6 +26,8 @@ from millpond_billing.domain.timeline import Timeline, find_timeline
 from millpond_contracts.bodies.bills import ChargeKind
 from millpond_contracts.ids import AllocationId, TenantId
 from millpond_contracts.prices import Sku, exact_sum
+from tests.factories.billing import CPU, GPU, MEMORY, SECOND, START, assemble_statement, book_of, facts_of, named
+from tests.reference import billing_model
 
 pytestmark = pytest.mark.unit
 

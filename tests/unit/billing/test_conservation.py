@@ -3,7 +3,6 @@
 from decimal import Decimal
 
 import pytest
-from tests.factories.billing import GPU, SECOND, START, assemble_statement, book, named, price_version, timeline
 
 from millpond_billing.domain.conservation import (
     Capacity,
@@ -18,6 +17,7 @@ from millpond_billing.domain.rating import rate_timeline
 from millpond_billing.domain.statements import charges_in
 from millpond_contracts.ids import TenantId
 from millpond_contracts.prices import Sku
+from tests.factories.billing import GPU, SECOND, START, assemble_statement, book, named, price_version, timeline
 
 pytestmark = pytest.mark.unit
 

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
+
 from tests.reference import billing_model
 
 pytestmark = pytest.mark.unit

@@ -5,10 +5,10 @@ from datetime import UTC, date, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.billing import SECOND
 
 from millpond_billing.domain.periods import Calendar, following_period
 from millpond_billing.domain.timeline import instant_of, moment_of
+from tests.factories.billing import SECOND
 
 pytestmark = pytest.mark.unit
 

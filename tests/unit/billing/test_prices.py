@@ -7,7 +7,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.billing import GPU, book, named, price_version
 
 from millpond_billing.domain.prices import (
     EXAMPLE_PER_HOUR,
@@ -29,6 +28,7 @@ from millpond_contracts.prices import (
     round_half_up,
     unit_price_of,
 )
+from tests.factories.billing import GPU, book, named, price_version
 
 pytestmark = pytest.mark.unit
 

@@ -5,18 +5,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from tests.factories.billing import (
-    CPU,
-    GPU,
-    HOUR,
-    SECOND,
-    START,
-    assemble_statement,
-    book,
-    named,
-    price_version,
-    timeline,
-)
 
 from millpond_billing.domain.periods import Period
 from millpond_billing.domain.prices import PriceBook
@@ -34,6 +22,18 @@ from millpond_contracts.bodies.bills import ChargeKind
 from millpond_contracts.ids import TenantId
 from millpond_contracts.prices import exact_sum
 from millpond_contracts.quantities import plain_decimal
+from tests.factories.billing import (
+    CPU,
+    GPU,
+    HOUR,
+    SECOND,
+    START,
+    assemble_statement,
+    book,
+    named,
+    price_version,
+    timeline,
+)
 
 pytestmark = pytest.mark.unit
 

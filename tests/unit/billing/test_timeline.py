@@ -6,12 +6,12 @@ from itertools import pairwise, permutations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.billing import CPU, GPU, SECOND, START, allocation_events, facts_of, named, timeline
 
 from millpond_billing.domain.facts import Activated, Fact, Holding, Released
 from millpond_billing.domain.timeline import AnomalyKind, find_timeline, instant_of, moment_of
 from millpond_contracts.ids import AllocationId
 from millpond_contracts.prices import Sku
+from tests.factories.billing import CPU, GPU, SECOND, START, allocation_events, facts_of, named, timeline
 
 pytestmark = pytest.mark.unit
 

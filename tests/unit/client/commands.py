@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from tests.unit.client.fake_api import KEY, URL, FakeApi
 from typer.testing import CliRunner
 
 from millpond.cli.main import app
 from millpond.cli.session import Session
+from tests.unit.client.fake_api import KEY, URL, FakeApi
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.client.things import NOW
 
 from millpond.cli.amounts import (
     parse_mib,
@@ -20,6 +19,7 @@ from millpond.cli.amounts import (
     show_milli,
     show_seconds,
 )
+from tests.unit.client.things import NOW
 
 pytestmark = pytest.mark.unit
 

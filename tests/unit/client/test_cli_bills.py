@@ -4,13 +4,13 @@ import json
 from decimal import Decimal
 
 import pytest
-from tests.unit.client.commands import run
-from tests.unit.client.fake_api import FakeApi, page
-from tests.unit.client.things import TENANT, charge, statement, tenant
 
 from millpond.cli.bills import exact
 from millpond_contracts.bodies.tenants import Me, Role
 from millpond_contracts.ids import JobId
+from tests.unit.client.commands import run
+from tests.unit.client.fake_api import FakeApi, page
+from tests.unit.client.things import TENANT, charge, statement, tenant
 
 pytestmark = pytest.mark.unit
 

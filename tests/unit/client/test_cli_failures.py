@@ -4,11 +4,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.unit.client.commands import run
-from tests.unit.client.fake_api import FakeApi, problem
 
 from millpond.cli.failures import run_friendly
 from millpond_contracts.errors import ErrorCode
+from tests.unit.client.commands import run
+from tests.unit.client.fake_api import FakeApi, problem
 
 pytestmark = pytest.mark.unit
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.unit.client.commands import run
 
 pytestmark = pytest.mark.unit

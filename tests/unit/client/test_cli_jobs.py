@@ -6,13 +6,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.unit.client.commands import Ran, run
-from tests.unit.client.fake_api import FakeApi, page
-from tests.unit.client.things import VIRTUAL_POOL, detail, explanation, job, spec, virtual_pool
 
 from millpond_contracts.bodies.jobs import EndReason, GroupSpec, JobSpec, JobState, JobView, LogPage, QueueEntry
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import TaskId
+from tests.unit.client.commands import Ran, run
+from tests.unit.client.fake_api import FakeApi, page
+from tests.unit.client.things import VIRTUAL_POOL, detail, explanation, job, spec, virtual_pool
 
 pytestmark = pytest.mark.unit
 

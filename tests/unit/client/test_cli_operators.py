@@ -6,9 +6,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.unit.client.commands import run
-from tests.unit.client.fake_api import FakeApi, page, problem
-from tests.unit.client.things import NODE, NOW, POOL, TENANT, VIRTUAL_POOL, node, pool, tenant, virtual_pool
 
 from millpond.cli.limits import change_limits
 from millpond.cli.prices import parse_prices
@@ -22,6 +19,9 @@ from millpond_contracts.bodies.nodes import (
 from millpond_contracts.bodies.tenants import ApiKeyView, Limit, Limits, Me, Role, VirtualPoolChange, VirtualPoolSpec
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ApiKeyId, JoinTokenId
+from tests.unit.client.commands import run
+from tests.unit.client.fake_api import FakeApi, page, problem
+from tests.unit.client.things import NODE, NOW, POOL, TENANT, VIRTUAL_POOL, node, pool, tenant, virtual_pool
 
 pytestmark = pytest.mark.unit
 

@@ -4,13 +4,13 @@ import json
 
 import httpx
 import pytest
-from tests.unit.client.fake_api import FakeApi, problem
-from tests.unit.client.things import NOW
 
 from millpond.client.errors import Forbidden, MillpondError, Unreachable
 from millpond.client.events import parse_events
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import EventId, TenantId
+from tests.unit.client.fake_api import FakeApi, problem
+from tests.unit.client.things import NOW
 
 pytestmark = pytest.mark.unit
 

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from tests.unit.client.fake_api import FakeApi, page, problem
-from tests.unit.client.things import VIRTUAL_POOL, detail, job, virtual_pool
 
 from millpond.client.errors import NotFound, WaitTimeout
 from millpond_contracts.bodies.jobs import JobState, LogPage
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TaskId
+from tests.unit.client.fake_api import FakeApi, page, problem
+from tests.unit.client.things import VIRTUAL_POOL, detail, job, virtual_pool
 
 pytestmark = pytest.mark.unit
 

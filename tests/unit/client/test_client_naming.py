@@ -1,12 +1,12 @@
 """Names are accepted where ids are."""
 
 import pytest
-from tests.unit.client.fake_api import FakeApi, page
-from tests.unit.client.things import TENANT, VIRTUAL_POOL, job, tenant, virtual_pool
 
 from millpond.client.errors import InvalidRequest, NotFound
 from millpond.client.naming import find_id
 from millpond_contracts.ids import JobId, PoolId, TenantId, VirtualPoolId
+from tests.unit.client.fake_api import FakeApi, page
+from tests.unit.client.things import TENANT, VIRTUAL_POOL, job, tenant, virtual_pool
 
 pytestmark = pytest.mark.unit
 

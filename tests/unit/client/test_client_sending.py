@@ -2,8 +2,6 @@
 
 import httpx
 import pytest
-from tests.unit.client.fake_api import KEY, FakeApi, page, problem
-from tests.unit.client.things import tenant
 
 from millpond.client.client import Client
 from millpond.client.errors import (
@@ -19,6 +17,8 @@ from millpond.client.errors import (
 from millpond_contracts.bodies.tenants import TenantSpec
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
+from tests.unit.client.fake_api import KEY, FakeApi, page, problem
+from tests.unit.client.things import tenant
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.registry import gpu, inventory
 
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.ids import NodeId, PoolId
@@ -23,6 +22,7 @@ from millpond_registry.domain.capacity import (
 )
 from millpond_registry.domain.devices import merge_devices
 from millpond_registry.domain.nodes import Node
+from tests.factories.registry import gpu, inventory
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.registry import gpu, inventory
 
 from millpond_contracts.bodies.nodes import FlavorSelector, FlavorView, NodeSelector, PoolSpec, PoolView
 from millpond_contracts.catalogue import load_catalogue
@@ -15,6 +14,7 @@ from millpond_contracts.resources import Device, DeviceHealth, DeviceMemory
 from millpond_registry.domain.devices import MISSING_REASON, changed_health, device_view, merge_devices
 from millpond_registry.domain.flavors import builtin_flavors, flavor_name, resolve_flavor
 from millpond_registry.domain.pools import MAX_NAME_LENGTH, choose_pool, fits_selector, unique_name
+from tests.factories.registry import gpu, inventory
 
 pytestmark = pytest.mark.unit
 

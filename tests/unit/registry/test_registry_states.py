@@ -7,7 +7,6 @@ from importlib.resources import files
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.factories.registry import inventory
 
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.ids import NodeId, PoolId
@@ -23,6 +22,7 @@ from millpond_registry.domain.nodes import (
     request_drain,
 )
 from millpond_registry.domain.states import TRANSITIONS, IllegalTransition, transition
+from tests.factories.registry import inventory
 
 pytestmark = pytest.mark.unit
 

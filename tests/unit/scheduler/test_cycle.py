@@ -3,6 +3,13 @@
 import random
 
 import pytest
+
+from millpond_contracts.bodies.tenants import Limit, QueuePolicy
+from millpond_contracts.ids import TaskId, VirtualPoolId
+from millpond_scheduler.domain.candidates import CandidateCache
+from millpond_scheduler.domain.cycle import find_positions, order_queue, plan_batch
+from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.verdicts import Reason
 from tests.unit.scheduler.world import (
     PLENTY,
     RIVAL,
@@ -16,13 +23,6 @@ from tests.unit.scheduler.world import (
     request,
     virtual_pool,
 )
-
-from millpond_contracts.bodies.tenants import Limit, QueuePolicy
-from millpond_contracts.ids import TaskId, VirtualPoolId
-from millpond_scheduler.domain.candidates import CandidateCache
-from millpond_scheduler.domain.cycle import find_positions, order_queue, plan_batch
-from millpond_scheduler.domain.policy import Policy
-from millpond_scheduler.domain.verdicts import Reason
 
 pytestmark = pytest.mark.unit
 

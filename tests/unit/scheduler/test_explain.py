@@ -4,7 +4,6 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.unit.scheduler.world import OTHER_POOL, RIVAL, SECOND_US, TENANT, World, node, request, virtual_pool
 
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.tenants import Limit
@@ -12,6 +11,7 @@ from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement
 from millpond_contracts.ids import TaskId
 from millpond_scheduler.domain.explain import Explanation, amount_in_words, explain
 from millpond_scheduler.domain.verdicts import Reason
+from tests.unit.scheduler.world import OTHER_POOL, RIVAL, SECOND_US, TENANT, World, node, request, virtual_pool
 
 pytestmark = pytest.mark.unit
 

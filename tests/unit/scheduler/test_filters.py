@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.scheduler.world import OTHER_POOL, RIVAL, World, node, placed_tasks, request
 
 from millpond_contracts.bodies.nodes import CordonReason, DeviceSharing, NodeState
 from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement
@@ -13,6 +12,7 @@ from millpond_contracts.resources import Isolation, Taint
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.nodes import PoolRules
 from millpond_scheduler.domain.verdicts import Reason, decide_dominant
+from tests.unit.scheduler.world import OTHER_POOL, RIVAL, World, node, placed_tasks, request
 
 pytestmark = pytest.mark.unit
 

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.scheduler.world import POOL, World, node, request
 
 from millpond_contracts.bodies.nodes import CordonReason
 from millpond_contracts.capacity import (
@@ -17,6 +16,7 @@ from millpond_contracts.capacity import (
 )
 from millpond_scheduler.domain.admission import CPU, MEMORY, device
 from millpond_scheduler.domain.capacity import sum_free
+from tests.unit.scheduler.world import POOL, World, node, request
 
 pytestmark = pytest.mark.unit
 

@@ -4,9 +4,9 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.unit.scheduler.world import World, node, request
 
 from millpond_contracts.ids import DeviceId, NodeId
+from tests.unit.scheduler.world import World, node, request
 
 pytestmark = pytest.mark.unit
 

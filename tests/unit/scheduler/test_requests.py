@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.scheduler.world import request
 
 from millpond_scheduler.domain.requests import DeviceDemand
+from tests.unit.scheduler.world import request
 
 pytestmark = pytest.mark.unit
 

@@ -7,6 +7,19 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from millpond_contracts.bodies.nodes import CordonReason, DeviceSharing, NodeState
+from millpond_contracts.bodies.tenants import Limit
+from millpond_contracts.ids import NodeId, TaskId
+from millpond_contracts.resources import Isolation
+from millpond_scheduler.domain.admission import CPU, MEMORY
+from millpond_scheduler.domain.candidates import Candidates
+from millpond_scheduler.domain.capacity import sum_free
+from millpond_scheduler.domain.nodes import NodeRecord, PoolRules
+from millpond_scheduler.domain.plans import Plan
+from millpond_scheduler.domain.requests import RequestClass
+from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, Reason
 from tests.unit.scheduler.world import (
     OTHER_POOL,
     POOL,
@@ -21,19 +34,6 @@ from tests.unit.scheduler.world import (
     request,
     virtual_pool,
 )
-
-from millpond_contracts.bodies.nodes import CordonReason, DeviceSharing, NodeState
-from millpond_contracts.bodies.tenants import Limit
-from millpond_contracts.ids import NodeId, TaskId
-from millpond_contracts.resources import Isolation
-from millpond_scheduler.domain.admission import CPU, MEMORY
-from millpond_scheduler.domain.candidates import Candidates
-from millpond_scheduler.domain.capacity import sum_free
-from millpond_scheduler.domain.nodes import NodeRecord, PoolRules
-from millpond_scheduler.domain.plans import Plan
-from millpond_scheduler.domain.requests import RequestClass
-from millpond_scheduler.domain.snapshot import Snapshot
-from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, Reason
 
 pytestmark = pytest.mark.unit
 

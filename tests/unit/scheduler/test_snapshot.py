@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.scheduler.world import RIVAL, TENANT, World, contents, node, request
 
 from millpond_contracts.ids import DeviceId, NodeId, TaskId
 from millpond_scheduler.domain.plans import DevicePick, Holding
 from millpond_scheduler.domain.snapshot import Snapshot
+from tests.unit.scheduler.world import RIVAL, TENANT, World, contents, node, request
 
 pytestmark = pytest.mark.unit
 

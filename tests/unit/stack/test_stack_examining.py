@@ -5,8 +5,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.unit.client.fake_api import URL, FakeApi, page, problem
-from tests.unit.client.things import node
 
 from millpond.client.answers import HealthPart, ServiceHealth
 from millpond.stack.examining import Check, Finding, examine
@@ -17,6 +15,8 @@ from millpond.stack.processes import ProcessState
 from millpond.stack.status import ProcessStatus, StackStatus, write_status
 from millpond_contracts.bodies.nodes import NodeState
 from millpond_contracts.errors import ErrorCode
+from tests.unit.client.fake_api import URL, FakeApi, page, problem
+from tests.unit.client.things import node
 
 pytestmark = pytest.mark.unit
 

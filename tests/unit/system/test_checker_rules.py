@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
 from tests.system.checker import check_witnesses, highest_sum, overlaps
 
 pytestmark = pytest.mark.unit

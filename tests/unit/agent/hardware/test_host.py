@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.factories.machines import BOOT_ID, MachineTree
 
 from millpond_node_agent.hardware.cpus import HostUnreadableError
 from millpond_node_agent.hardware.host import read_host, read_network, read_storage, system_share
 from millpond_node_agent.hardware.limits import GroupLimits, read_limits
+from tests.factories.machines import BOOT_ID, MachineTree
 
 pytestmark = pytest.mark.unit
 

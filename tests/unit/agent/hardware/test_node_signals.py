@@ -4,10 +4,10 @@ import math
 from pathlib import Path
 
 import pytest
-from tests.factories.machines import MachineTree
 
 from millpond_contracts.resources import Device, FieldState, Reading
 from millpond_node_agent.hardware.signals import NodeSampler, device_signals
+from tests.factories.machines import MachineTree
 
 pytestmark = pytest.mark.unit
 

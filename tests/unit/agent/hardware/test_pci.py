@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from tests.factories.machines import MachineTree
 
 from millpond_node_agent.hardware.pci import is_given_away, is_present, load_vendors, normal_address, read_cards
+from tests.factories.machines import MachineTree
 
 pytestmark = pytest.mark.unit
 
