@@ -123,9 +123,10 @@ async def make_tenant(operator: Caller, name: str, *, cpu_milli: int = 1000, mem
     body = {"name": name, "tenant_id": tenant, "pool_id": pool, "limits": limits}
 
     async def make_virtual_pool() -> dict[str, Any] | None:
-        """Refused for a moment after the start, until quota has heard what the pool has."""
+        """Refused for a moment after the start, until quota has heard of the pool and of what it has."""
         made = await operator.patiently("POST", "/v1/virtual-pools", body)
-        assert made.status_code == 201 or made.json()["code"] == "quota.pool.oversubscribed", made.text
+        unheard = {"quota.pool.unknown", "quota.pool.oversubscribed"}
+        assert made.status_code == 201 or made.json()["code"] in unheard, made.text
         answer: dict[str, Any] = made.json()
         return answer if made.status_code == 201 else None
 

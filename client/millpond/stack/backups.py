@@ -9,13 +9,14 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit, urlunsplit
 
 from millpond.stack.binaries import find_postgres_binaries
@@ -152,7 +153,8 @@ def _create_roles(paths: StackPaths, user: SystemUser | None, url: str) -> None:
 def _unpack(source: Path, folder: Path) -> dict[str, object]:
     try:
         with tarfile.open(source, "r:gz") as archive:
-            archive.extractall(folder, filter="data")
+            for member in archive:
+                _unpack_file(archive, member, folder)
         manifest: dict[str, object] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
     except (OSError, tarfile.TarError, ValueError) as error:
         raise StackError(f"{source} is no backup of a stack: {error}") from error
@@ -161,6 +163,18 @@ def _unpack(source: Path, folder: Path) -> dict[str, object]:
     if _digest(folder / _DUMP) != manifest.get("database_sha256"):
         raise StackError(f"{source} is damaged: the database in it is not the one that was written")
     return manifest
+
+
+def _unpack_file(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    # By hand: `extractall(filter=...)` is not in every Python 3.11, and a backup holds plain files alone.
+    place = PurePosixPath(member.name)
+    content = archive.extractfile(member) if member.isreg() else None
+    if content is None or place.is_absolute() or ".." in place.parts:
+        raise tarfile.TarError(f"{member.name!r} is no plain file below its folder")
+    target = folder / place
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with content, target.open("xb") as out:
+        shutil.copyfileobj(content, out)
 
 
 def _put_back(folder: Path, paths: StackPaths, user: SystemUser | None) -> None:

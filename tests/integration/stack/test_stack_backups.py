@@ -134,15 +134,29 @@ async def test_restore_when_the_file_is_damaged_or_the_folder_in_use_then_it_is_
     with pytest.raises(StackError, match="holds a stack"):
         restore_backup(paths, base / "backup", lambda _: None)
 
-    with tarfile.open(base / "backup") as archive:
-        archive.extractall(base / "open", filter="data")
-    (base / "open" / "database.dump").write_bytes(b"something else")
-    with tarfile.open(base / "damaged", "w:gz") as archive:
-        for path in (base / "open").iterdir():
-            archive.add(path, path.name)
+    (base / "other").write_bytes(b"something else")
+    with tarfile.open(base / "backup") as whole, tarfile.open(base / "damaged", "w:gz") as damaged:
+        manifest = whole.getmember("manifest.json")
+        damaged.addfile(manifest, whole.extractfile(manifest))
+        damaged.add(base / "other", "database.dump")
     (base / "none").write_text("no archive")
     new = locate_stack(data_folder=base / "new", user=USER)
     for file, reason in (("damaged", "is damaged"), ("none", "is no backup")):
         with pytest.raises(StackError, match=reason):
             restore_backup(new, base / file, lambda _: None)
+    assert not new.folder.exists()
+
+
+@pytest.mark.parametrize("name", ["../planted", "secrets/../../planted", "/tmp/planted", "manifest.json"])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.SYMTYPE])
+def test_restore_when_the_file_holds_what_no_backup_holds_then_nothing_is_written(
+    base: Path, name: str, kind: bytes
+) -> None:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, "/etc/passwd"
+    with tarfile.open(base / "backup", "w:gz") as archive:
+        archive.addfile(member)
+    new = locate_stack(data_folder=base / "new", user=USER)
+    with pytest.raises(StackError, match="is no backup"):
+        restore_backup(new, base / "backup", lambda _: None)
     assert not new.folder.exists()
