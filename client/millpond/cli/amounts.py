@@ -4,7 +4,7 @@ Cores and devices are counted in thousandths (milli), memory in MiB, time in sec
 """
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 import typer
@@ -12,6 +12,7 @@ import typer
 _NUMBER = re.compile(r"^(\d{1,12})(?:\.(\d{1,6}))?(m?)$", re.ASCII)
 _MEMORY = re.compile(r"^(\d{1,12}(?:\.\d{1,6})?)\s*([A-Za-z]+)$", re.ASCII)
 _PART = re.compile(r"(\d{1,12})([smhd])", re.ASCII)
+_AGO = re.compile(r"^(\d{1,8}[smhdSMHD])+$", re.ASCII)
 _MIB = {"m": 1, "mi": 1, "mib": 1, "g": 1024, "gi": 1024, "gib": 1024, "t": 1 << 20, "ti": 1 << 20, "tib": 1 << 20}
 _DECIMAL_UNITS = {"kb", "mb", "gb", "tb", "k", "kib", "b"}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -62,6 +63,21 @@ def parse_seconds(text: str, hint: str) -> int:
     if not parts or "".join(number + unit for number, unit in parts) != cleaned:
         raise _bad(text, hint, "a duration such as 90s, 15m, 1h30m or 2d")
     return sum(int(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def parse_instant(text: str, hint: str, now: datetime | None = None) -> datetime:
+    """An instant: `2h` = so long ago, `2026-11-30` or `2026-11-30T12:00` in this machine's zone, or with a zone.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
+    cleaned = text.strip()
+    try:
+        if _AGO.match(cleaned):
+            return (now or datetime.now(UTC)) - timedelta(seconds=parse_seconds(cleaned, hint))
+        return datetime.fromisoformat(cleaned).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise _bad(text, hint, "a time such as 2h (ago), 2026-11-30 or 2026-11-30T12:00Z") from error
 
 
 def parse_pairs(texts: list[str], hint: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from millpond.cli.amounts import parse_month, show_seconds
+from millpond.cli.completing import complete_tenants
 from millpond.cli.rendering import Column, field_grid, heading, list_table, make_table, show_json, state, words
 from millpond.cli.session import MONEY, Output, OutputOption, connect, err, out
 from millpond.client.client import Client
@@ -19,7 +20,10 @@ from millpond_contracts.ids import JobId
 from millpond_contracts.quantities import Money
 
 TenantOption = Annotated[
-    str | None, typer.Option("--tenant", help="Whose (name or id); a tenant's own key needs none.")
+    str | None,
+    typer.Option(
+        "--tenant", help="Whose (name or id); a tenant's own key needs none.", autocompletion=complete_tenants
+    ),
 ]
 PeriodOption = Annotated[
     str | None, typer.Option("--period", metavar="MONTH", help="Such as 2026-11. Default: this month.")

@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Annotated
@@ -13,7 +13,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from millpond.cli.amounts import show_age, show_amount, show_mib, show_milli, show_seconds, show_time
+from millpond.cli.amounts import parse_instant, show_age, show_amount, show_mib, show_milli, show_seconds, show_time
+from millpond.cli.completing import complete_jobs, complete_projects, complete_tenants, complete_virtual_pools
 from millpond.cli.rendering import (
     Column,
     field_grid,
@@ -23,13 +24,13 @@ from millpond.cli.rendering import (
     past,
     show_done,
     show_json,
+    show_labels,
     show_list,
     show_one,
     state,
     words,
 )
-from millpond.cli.session import JOBS, Output, OutputOption, connect, out
-from millpond.client.client import Client
+from millpond.cli.session import JOBS, LabelFilter, Output, OutputOption, SinceOption, UntilOption, connect, out
 from millpond.client.jobs import FINAL
 from millpond_contracts.bodies.jobs import (
     AdmissionView,
@@ -41,50 +42,74 @@ from millpond_contracts.bodies.jobs import (
     Resources,
     TaskView,
 )
-from millpond_contracts.ids import JobId
 
 _RECENT = 20
 _LOOKED_AT = 200
 _WATCH_SECONDS = 1.0
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Its name (the newest of that name) or its id.")]
+JobArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="Its name (the newest of that name) or its id.", autocompletion=complete_jobs),
+]
 
 
 def ps(
     context: typer.Context,
     show_all: Annotated[bool, typer.Option("--all", "-a", help="Also those that ended long ago.")] = False,
-    state_: Annotated[JobState | None, typer.Option("--state", help="Only jobs in this state.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's (name or id).")] = None,
-    virtual_pool: Annotated[str | None, typer.Option(help="Only this virtual pool's (name or id).")] = None,
+    state_: Annotated[
+        list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")
+    ] = None,
+    label: LabelFilter = None,
+    name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Only this tenant's (name or id).", autocompletion=complete_tenants)
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(help="Only this project's (name or id).", autocompletion=complete_projects)
+    ] = None,
+    virtual_pool: Annotated[
+        str | None, typer.Option(help="Only this virtual pool's (name or id).", autocompletion=complete_virtual_pools)
+    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep the table on the screen and up to date.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List jobs: what they do, and what they wait for."""
+    """List jobs: what they do, and what they wait for.
+
+    All that have not ended and the newest that have; --state, --since, --until and --all leave none out.
+    """
     client = connect(context)
     tenant_id = None if tenant is None else client.tenants.id_of(tenant)
-    pool_id = (
-        None if virtual_pool is None else client.virtual_pools.get(virtual_pool, tenant_id=tenant_id).virtual_pool_id
+    find_jobs = partial(
+        client.jobs.list,
+        virtual_pool=None
+        if virtual_pool is None
+        else client.virtual_pools.get(virtual_pool, tenant_id=tenant_id).virtual_pool_id,
+        tenant_id=tenant_id,
+        project=None if project is None else client.projects.get(project, tenant_id=tenant_id).project_id,
+        label=tuple(label or ()),
+        name=name,
+        since=None if since is None else parse_instant(since, "--since"),
+        until=None if until is None else parse_instant(until, "--until"),
     )
+    is_whole = show_all or bool(state_ or since or until)
 
     def find() -> list[JobView]:
-        find_jobs = partial(client.jobs.list, virtual_pool=pool_id, tenant_id=tenant_id)
-        return list(find_jobs(state=state_)) if show_all or state_ is not None else recent_jobs(find_jobs)
+        return list(find_jobs(state=tuple(state_ or ()))) if is_whole else recent_jobs(find_jobs)
 
     if watch and output is Output.TABLE:
-        _watch(client, find)
+        _watch(find)
     else:
-        jobs = find()
-        reasons = reasons_of(client, jobs) if output is Output.TABLE else {}
-        empty = "no jobs yet; `millpond submit -- COMMAND` starts one"
-        show_list(output, jobs, job_columns(reasons), lambda job: job.job_id, empty=empty)
+        empty = "no such jobs" if is_whole or label or name else "no jobs yet; `millpond submit -- COMMAND` starts one"
+        show_list(output, find(), JOB_COLUMNS, lambda job: job.job_id, empty=empty)
 
 
-def _watch(client: Client, find: Callable[[], list[JobView]]) -> None:
+def _watch(find: Callable[[], list[JobView]]) -> None:
     console = out()
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            jobs = find()
-            live.update(fitting_table(console, jobs, job_columns(reasons_of(client, jobs))), refresh=True)
+            live.update(fitting_table(console, find(), JOB_COLUMNS), refresh=True)
             time.sleep(_WATCH_SECONDS)
 
 
@@ -92,32 +117,14 @@ def recent_jobs(find_jobs: Callable[..., Iterator[JobView]]) -> list[JobView]:
     """All jobs that have not ended, and the newest of those that have, oldest first."""
     newest = islice(find_jobs(newest_first=True), _LOOKED_AT)
     ended = list(islice((job for job in newest if job.state in FINAL), _RECENT))
-    unfinished = (job for state_ in (JobState.PENDING, JobState.RUNNING) for job in find_jobs(state=state_))
+    unfinished = find_jobs(state=(JobState.PENDING, JobState.RUNNING))
     found = {job.job_id: job for job in (*ended, *unfinished)}
     return [found[job_id] for job_id in sorted(found)]
 
 
-def reasons_of(client: Client, jobs: Iterable[JobView]) -> dict[JobId, str]:
-    """Job -> what it waits for, of those that wait."""
-    pools = {job.virtual_pool_id for job in jobs if job.state is JobState.PENDING}
-    entries = (entry for pool in pools for entry in client.queues.list(pool))
-    return {entry.job_id: words(entry.dominant) for entry in entries if entry.dominant}
-
-
-def job_columns(reasons: dict[JobId, str]) -> list[Column[JobView]]:
-    """The columns of `ps`."""
-    return [
-        Column("name", lambda job: job.name),
-        Column("state", lambda job: state(job.state)),
-        Column("since", lambda job: show_age(job.state_since), is_right=True),
-        Column("tasks", _tasks_by_state),
-        Column("why", lambda job: reasons.get(job.job_id) or _end(job)),
-        Column("age", lambda job: show_age(job.created_at), is_right=True),
-        Column("id", lambda job: str(job.job_id), is_extra=True),
-    ]
-
-
-def _end(job: JobView) -> str:
+def _why(job: JobView) -> str:
+    if job.pending_reason:
+        return words(job.pending_reason)
     return "-" if job.state is JobState.SUCCEEDED else words(job.reason) if job.reason else job.message or "-"
 
 
@@ -127,6 +134,18 @@ def _tasks_by_state(job: JobView) -> str:
         for name, count in group.by_state.items():
             by_state[name] = by_state.get(name, 0) + count
     return ", ".join(f"{count} {name}" for name, count in by_state.items() if count)
+
+
+JOB_COLUMNS: list[Column[JobView]] = [
+    Column("name", lambda job: job.name),
+    Column("state", lambda job: state(job.state)),
+    Column("since", lambda job: show_age(job.state_since), is_right=True),
+    Column("tasks", _tasks_by_state),
+    Column("why", _why),
+    Column("age", lambda job: show_age(job.created_at), is_right=True),
+    Column("labels", lambda job: show_labels(job.labels), is_extra=True),
+    Column("id", lambda job: str(job.job_id), is_extra=True),
+]
 
 
 def show_job(context: typer.Context, job: JobArgument, output: OutputOption = Output.TABLE) -> None:
@@ -164,7 +183,7 @@ def job_fields(job: JobDetail) -> list[tuple[str, RenderableType]]:
         fields.append((f"group {group.name}", f"{group.count} x {show_resources(group.resources)}"))
         fields.append(("command", _command(group.run.command)))
     if job.labels:
-        fields.append(("labels", ", ".join(f"{key}={value}" for key, value in job.labels.items())))
+        fields.append(("labels", show_labels(job.labels)))
     return fields
 
 
@@ -275,8 +294,12 @@ def cancel(context: typer.Context, job: JobArgument, output: OutputOption = Outp
 
 def queue(
     context: typer.Context,
-    virtual_pool: Annotated[str | None, typer.Argument(metavar="VIRTUAL_POOL", help="Name or id.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Whose virtual pool (name or id).")] = None,
+    virtual_pool: Annotated[
+        str | None, typer.Argument(metavar="VIRTUAL_POOL", help="Name or id.", autocompletion=complete_virtual_pools)
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Whose virtual pool (name or id).", autocompletion=complete_tenants)
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the jobs that wait in a virtual pool, in order."""

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from millpond.cli.amounts import parse_pairs, parse_seconds, show_time
+from millpond.cli.completing import complete_pools
 from millpond.cli.rendering import Column, show_list, show_one
 from millpond.cli.session import MACHINES, Output, OutputOption, connect, out
 from millpond.client.errors import MillpondError
@@ -21,7 +22,10 @@ join_token = typer.Typer(name="join-token", help="Make tokens with which machine
 @join_token.command("create")
 def create_join_token(
     context: typer.Context,
-    pool: Annotated[str | None, typer.Option(help="The pool they enter (name or id). Default: pools choose.")] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="The pool they enter (name or id). Default: pools choose.", autocompletion=complete_pools),
+    ] = None,
     expires: Annotated[str, typer.Option(metavar="TIME", help="How long it is good for: 15m, 2h, 7d.")] = "1d",
     max_uses: Annotated[int | None, typer.Option(min=1, help="For how many machines.")] = None,
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Put on machines that use it.")] = None,

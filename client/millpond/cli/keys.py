@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from millpond.cli.amounts import parse_seconds, show_age, show_time
+from millpond.cli.completing import complete_keys, complete_projects
 from millpond.cli.rendering import Column, show_done, show_list, show_one, state
 from millpond.cli.session import TENANTS, Output, OutputOption, connect, out
 from millpond.cli.tenants import TenantOption
@@ -13,7 +14,7 @@ from millpond_contracts.bodies.tenants import ApiKeySpec, ApiKeyView, Role
 
 key = typer.Typer(name="key", help="Make and revoke API keys.", no_args_is_help=True)
 
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Its name or its id.")]
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Its name or its id.", autocompletion=complete_keys)]
 RoleOption = Annotated[Role, typer.Option(help="operator, or a tenant's tenant_admin, member or viewer.")]
 
 
@@ -42,7 +43,9 @@ def create_key(
     name: Annotated[str, typer.Argument(help="Lower case, such as ci.")],
     tenant_: TenantOption = None,
     role: RoleOption = Role.MEMBER,
-    project: Annotated[str | None, typer.Option(help="Bind it to a project (name or id).")] = None,
+    project: Annotated[
+        str | None, typer.Option(help="Bind it to a project (name or id).", autocompletion=complete_projects)
+    ] = None,
     expires: Annotated[str | None, typer.Option(metavar="TIME", help="Good for 2h, 30d. Default: for good.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 from rich.console import RenderableType
+from rich.text import Text
 
 from millpond.cli.amounts import parse_mib, parse_milli, parse_pairs, show_amount, show_mib, show_milli, show_time
+from millpond.cli.completing import complete_pools, complete_tenants, complete_virtual_pools
 from millpond.cli.rendering import Column, heading, make_table, show_done, show_list, show_one
 from millpond.cli.session import TENANTS, Output, OutputOption, connect, out
 from millpond.client.client import Client
@@ -22,14 +24,21 @@ from millpond_contracts.bodies.tenants import (
 )
 from millpond_contracts.ids import TenantId
 
+_BAR = 12
+
 limit = typer.Typer(
     name="limit",
     help="Give tenants shares of pools, and set their limits.\n\nA share is a virtual pool; its jobs queue there.",
     no_args_is_help=True,
 )
 
-VirtualPoolArgument = Annotated[str, typer.Argument(metavar="NAME", help="The virtual pool's name or id.")]
-OwnerOption = Annotated[str | None, typer.Option("--tenant", help="Whose (name or id); tells equal names apart.")]
+VirtualPoolArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The virtual pool's name or id.", autocompletion=complete_virtual_pools)
+]
+OwnerOption = Annotated[
+    str | None,
+    typer.Option("--tenant", help="Whose (name or id); tells equal names apart.", autocompletion=complete_tenants),
+]
 CpuOption = Annotated[str | None, typer.Option("--cpu", metavar="CORES", help="Its own share of cores.")]
 MemoryOption = Annotated[str | None, typer.Option("--memory", metavar="AMOUNT", help="Its own share of memory: 64GiB.")]
 DeviceOption = Annotated[
@@ -56,8 +65,8 @@ PolicyOption = Annotated[QueuePolicy | None, typer.Option("--policy", help="Who 
 def create_limit(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What the virtual pool is called, such as main.")],
-    tenant: Annotated[str, typer.Option(help="Whose it is (name or id).")],
-    pool: Annotated[str, typer.Option(help="The pool it is a share of (name or id).")],
+    tenant: Annotated[str, typer.Option(help="Whose it is (name or id).", autocompletion=complete_tenants)],
+    pool: Annotated[str, typer.Option(help="The pool it is a share of (name or id).", autocompletion=complete_pools)],
     cpu: Annotated[str, typer.Option("--cpu", metavar="CORES", help="Its own share of cores.")],
     memory: Annotated[str, typer.Option("--memory", metavar="AMOUNT", help="Its own share of memory: 64GiB.")],
     device: DeviceOption = None,
@@ -236,7 +245,10 @@ def delete_limit(context: typer.Context, name: VirtualPoolArgument, tenant: Owne
 def usage(
     context: typer.Context,
     virtual_pool: Annotated[
-        str | None, typer.Argument(metavar="[VIRTUAL_POOL]", help="Name or id. Default: all.")
+        str | None,
+        typer.Argument(
+            metavar="[VIRTUAL_POOL]", help="Name or id. Default: all.", autocompletion=complete_virtual_pools
+        ),
     ] = None,
     tenant: OwnerOption = None,
     output: OutputOption = Output.TABLE,
@@ -244,19 +256,33 @@ def usage(
     """Show what is in use against limits, now."""
     client = connect(context)
     tenant_id: TenantId | None = None if tenant is None else client.tenants.id_of(tenant)
-    pools = {each.virtual_pool_id: each.name for each in client.virtual_pools.list(tenant_id=tenant_id)}
     chosen = (
         None if virtual_pool is None else client.virtual_pools.get(virtual_pool, tenant_id=tenant_id).virtual_pool_id
     )
-    lines = [line for line in client.usage.list(virtual_pool=chosen) if line.virtual_pool_id in pools or chosen]
+    lines = client.usage.list(virtual_pool=chosen, tenant_id=tenant_id)
+    owners = {each.tenant_id: each.name for each in client.tenants.list()} if output is Output.TABLE else {}
     columns: list[Column[UsageLine]] = [
-        Column("virtual pool", lambda line: pools.get(line.virtual_pool_id, str(line.virtual_pool_id))),
+        Column("tenant", lambda line: owners.get(line.tenant_id, str(line.tenant_id))),
+        Column("virtual pool", lambda line: line.virtual_pool),
         Column("of", lambda line: line.flavor or line.resource),
         Column("in use", lambda line: show_amount(line.resource, line.used), is_right=True),
         Column("own share", lambda line: show_amount(line.resource, line.guaranteed), is_right=True),
+        Column("borrowed", lambda line: show_amount(line.resource, line.borrowed), is_right=True),
         Column("never more than", lambda line: show_amount(line.resource, line.hard), is_right=True),
+        Column("full", full_of),
     ]
-    show_list(output, lines, columns, lambda line: line.virtual_pool_id, empty="nothing is in use")
+    show_list(output, lines, columns, lambda line: line.virtual_pool_id, empty="nothing is limited")
+
+
+def full_of(line: UsageLine) -> Text:
+    """How much of a limit is used, as a bar, and whether work waits for it."""
+    ratio = min(1.0, line.used / line.hard) if line.hard else 1.0
+    filled = round(ratio * _BAR)
+    style = "red" if line.blocked else "yellow" if line.borrowed else "green"
+    bar = Text.assemble(("█" * filled, style), ("░" * (_BAR - filled), "dim"), f" {ratio:.0%}")
+    if line.blocked:
+        bar.append(f", work waits for {show_amount(line.resource, line.missing)}", "red")
+    return bar
 
 
 def register(app: typer.Typer) -> None:

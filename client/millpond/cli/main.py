@@ -20,6 +20,7 @@ from millpond.cli import (
     profiles,
     submitting,
     tenants,
+    top,
 )
 from millpond.cli.failures import FriendlyGroup
 from millpond.cli.session import session_of
@@ -63,7 +64,7 @@ def choose(
 
 
 # The order is the order of the help page: what a newcomer needs first comes first.
-for module in (submitting, jobs, following, nodes, pools, joining, tenants, keys, limits, bills, prices):
+for module in (submitting, jobs, following, top, nodes, pools, joining, tenants, keys, limits, bills, prices):
     module.register(app)
 stack.register(app)
 for module in (health, profiles, events):

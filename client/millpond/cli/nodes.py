@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from millpond.cli.amounts import parse_seconds, show_age, show_mib, show_milli, show_time
+from millpond.cli.completing import complete_nodes, complete_pools
 from millpond.cli.rendering import (
     Column,
     fitting_table,
@@ -18,7 +19,7 @@ from millpond.cli.rendering import (
     state,
     words,
 )
-from millpond.cli.session import MACHINES, Output, OutputOption, connect, out
+from millpond.cli.session import MACHINES, LabelFilter, Output, OutputOption, connect, out
 from millpond.client.client import Client
 from millpond_contracts.bodies.devices import ConditionView, DeviceListing
 from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView
@@ -27,8 +28,8 @@ from millpond_contracts.resources import DeviceHealth
 
 node = typer.Typer(name="node", help="Look at a machine; take it out of work and back.", no_args_is_help=True)
 
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Its name or its id.")]
-PoolOption = Annotated[str | None, typer.Option(help="Only this pool's (name or id).")]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Its name or its id.", autocompletion=complete_nodes)]
+PoolOption = Annotated[str | None, typer.Option(help="Only this pool's (name or id).", autocompletion=complete_pools)]
 
 
 def pool_names(client: Client) -> dict[PoolId, str]:
@@ -39,13 +40,16 @@ def pool_names(client: Client) -> dict[PoolId, str]:
 def nodes(
     context: typer.Context,
     pool: PoolOption = None,
-    state_: Annotated[NodeState | None, typer.Option("--state", help="Only nodes in this state.")] = None,
+    state_: Annotated[
+        list[NodeState] | None, typer.Option("--state", help="Only nodes in this state; may be repeated.")
+    ] = None,
+    label: LabelFilter = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List machines: their state and what they have."""
     client = connect(context)
     pool_id = None if pool is None else client.pools.id_of(pool)
-    found = list(client.nodes.list(pool_id=pool_id, state=state_))
+    found = list(client.nodes.list(pool_id=pool_id, state=tuple(state_ or ()), label=tuple(label or ())))
     names = pool_names(client) if output is Output.TABLE else {}
     empty = "no machines yet; `millpond join-token create` lets one join"
     show_list(output, found, node_columns(names), lambda each: each.node_id, empty=empty)
@@ -156,7 +160,9 @@ _LISTING_COLUMNS: list[Column[DeviceListing]] = [
 def devices(
     context: typer.Context,
     pool: PoolOption = None,
-    node_: Annotated[str | None, typer.Option("--node", help="Only this machine's (name or id).")] = None,
+    node_: Annotated[
+        str | None, typer.Option("--node", help="Only this machine's (name or id).", autocompletion=complete_nodes)
+    ] = None,
     flavor: Annotated[str | None, typer.Option(help="Only this flavor.")] = None,
     health: Annotated[DeviceHealth | None, typer.Option(help="Only devices in this health.")] = None,
     output: OutputOption = Output.TABLE,
@@ -218,7 +224,9 @@ def drain(
 def move(
     context: typer.Context,
     name: NodeArgument,
-    pool: Annotated[str, typer.Argument(metavar="POOL", help="Where it goes (name or id).")],
+    pool: Annotated[
+        str, typer.Argument(metavar="POOL", help="Where it goes (name or id).", autocompletion=complete_pools)
+    ],
     deadline: Annotated[str, typer.Option(metavar="TIME", help="Stop what is left after 15m, 2h, 1d.")] = "1h",
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -6,8 +6,9 @@ import typer
 from rich.text import Text
 
 from millpond.cli.amounts import parse_pairs, show_amount, show_milli, show_time
+from millpond.cli.completing import complete_pools, complete_tenants
 from millpond.cli.rendering import Column, field_grid, make_table, show_done, show_json, show_list
-from millpond.cli.session import MACHINES, Output, OutputOption, connect, out
+from millpond.cli.session import MACHINES, LabelFilter, Output, OutputOption, connect, out
 from millpond_contracts.bodies.devices import AcceleratorView
 from millpond_contracts.bodies.nodes import (
     CapacityFigures,
@@ -41,9 +42,9 @@ POOL_COLUMNS: list[Column[PoolView]] = [
 ]
 
 
-def pools(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
+def pools(context: typer.Context, label: LabelFilter = None, output: OutputOption = Output.TABLE) -> None:
     """List pools: named sets of machines."""
-    found = connect(context).pools.list()
+    found = connect(context).pools.list(label=tuple(label or ()))
     show_list(output, found, POOL_COLUMNS, lambda each: each.pool_id, empty="no pools that these credentials may use")
 
 
@@ -62,7 +63,9 @@ def create_pool(
     performance_class: Annotated[str, typer.Option(help="A word for how fast it is.")] = "standard",
     region: Annotated[str | None, typer.Option(help="Where it is.")] = None,
     zone: Annotated[str | None, typer.Option(help="Where in the region it is.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Dedicate it to this tenant (name or id).")] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="Dedicate it to this tenant (name or id).", autocompletion=complete_tenants)
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a pool."""
@@ -82,7 +85,9 @@ def create_pool(
 
 
 @pool.command("delete")
-def delete_pool(context: typer.Context, name: Annotated[str, typer.Argument(metavar="POOL")]) -> None:
+def delete_pool(
+    context: typer.Context, name: Annotated[str, typer.Argument(metavar="POOL", autocompletion=complete_pools)]
+) -> None:
     """Delete an empty pool."""
     client = connect(context)
     found = client.pools.get(name)
@@ -99,7 +104,10 @@ def parse_selector(texts: list[str]) -> NodeSelector:
 
 def capacity(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[POOL]", help="Name or id. Default: all pools.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[POOL]", help="Name or id. Default: all pools.", autocompletion=complete_pools),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show what pools have, hold, and can still take."""

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from millpond.cli.amounts import show_time
 from millpond.cli.rendering import make_table, show_json, show_one
 from millpond.cli.session import PATIENCE, STACK, Output, OutputOption, connect, out, session_of
 from millpond.client.client import Client
@@ -42,8 +43,14 @@ def whoami(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
         ("address", client.url),
         ("role", me.role.value),
         ("tenant", f"{me.tenant_name} ({me.tenant_id})" if me.tenant_id else "none: above tenants"),
-        ("key", str(me.api_key_id or "a token")),
+        ("key", f"{me.api_key_name or 'without a name'} ({me.api_key_id})" if me.api_key_id else "a token"),
     ]
+    if me.project_id:
+        fields.append(("project", f"{me.project_name} ({me.project_id})"))
+    if me.tenant_id:
+        fields.append(("billed in", f"{me.currency}, by months of {me.timezone}"))
+    if me.expires_at:
+        fields.append(("valid until", show_time(me.expires_at)))
     show_one(output, me, me.api_key_id or me.role, fields)
 
 

@@ -1,7 +1,7 @@
 """Lists and objects on the screen: a table for people, JSON for programs, or ids alone."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -62,6 +62,11 @@ def plain(text: str | Text) -> Text:
 def words(code: str | None) -> str:
     """A code such as `not_enough_devices` in words."""
     return "-" if not code else code.replace("_", " ")
+
+
+def show_labels(labels: Mapping[str, str]) -> str:
+    """Labels as people write them: `team=a, stage=test`."""
+    return ", ".join(f"{key}={value}" for key, value in labels.items()) or "-"
 
 
 def make_table(

@@ -36,6 +36,15 @@ class Output(StrEnum):
     ID = "id"
 
 
+SinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="From then on: 2h (ago), 2026-11-30, 2026-11-30T12:00Z.")
+]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Before then.")]
+LabelFilter = Annotated[
+    list[str] | None,
+    typer.Option("--label", "-l", metavar="KEY[=VALUE]", help="Only with this label; of several, all must hold."),
+]
+
 OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="table for people, json for programs, id for the next command.")
 ]
@@ -48,13 +57,13 @@ class Session:
     profile: str | None = None
     transport: httpx.BaseTransport | None = None
 
-    def open(self, retries: RetryPolicy = PATIENCE) -> Client:
+    def open(self, retries: RetryPolicy = PATIENCE, *, timeout_seconds: float = 30.0) -> Client:
         """A client for the chosen profile.
 
         Raises:
             NoProfile: nothing says where Millpond is.
         """
-        return Client(profile=self.profile, retries=retries, transport=self.transport)
+        return Client(profile=self.profile, retries=retries, transport=self.transport, timeout_seconds=timeout_seconds)
 
 
 def session_of(context: typer.Context) -> Session:

@@ -8,6 +8,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from millpond.cli.amounts import parse_mib, parse_milli, parse_pairs, parse_seconds, show_amount, show_mib
+from millpond.cli.completing import complete_projects, complete_tenants, complete_virtual_pools
 from millpond.cli.following import follow_log, wait_for
 from millpond.cli.rendering import show_one
 from millpond.cli.session import JOBS, Output, OutputOption, connect, out
@@ -48,11 +49,19 @@ RequireOption = Annotated[
 ]
 TolerateOption = Annotated[list[str] | None, typer.Option(metavar="KEY[=VALUE]", help="Accept nodes marked so.")]
 CountOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many tasks of this kind.")]
-TenantOption = Annotated[str | None, typer.Option(help="Whose virtual pool (operators; name or id).")]
-VirtualPoolOption = Annotated[
-    str | None, typer.Option(help="Where the job queues (name or id). Default: the profile's, or the only one.")
+TenantOption = Annotated[
+    str | None, typer.Option(help="Whose virtual pool (operators; name or id).", autocompletion=complete_tenants)
 ]
-ProjectOption = Annotated[str | None, typer.Option(help="Which project it counts for (name or id).")]
+VirtualPoolOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the job queues (name or id). Default: the profile's, or the only one.",
+        autocompletion=complete_virtual_pools,
+    ),
+]
+ProjectOption = Annotated[
+    str | None, typer.Option(help="Which project it counts for (name or id).", autocompletion=complete_projects)
+]
 PriorityOption = Annotated[int, typer.Option(min=0, max=1000, help="Higher goes first.")]
 TimeLimitOption = Annotated[str | None, typer.Option(metavar="TIME", help="End each task after 90s, 15m or 2h.")]
 RetriesOption = Annotated[int, typer.Option(min=0, max=100, help="Try again when a node is lost or work preempted.")]

@@ -5,16 +5,22 @@ from typing import Annotated
 import typer
 
 from millpond.cli.amounts import parse_pairs, show_time
+from millpond.cli.completing import complete_projects, complete_tenants
 from millpond.cli.rendering import Column, show_done, show_list, show_one, state
-from millpond.cli.session import TENANTS, Output, OutputOption, connect, out
-from millpond_contracts.bodies.tenants import ProjectSpec, ProjectView, TenantSpec, TenantView
+from millpond.cli.session import TENANTS, LabelFilter, Output, OutputOption, connect, out
+from millpond_contracts.bodies.tenants import ProjectSpec, ProjectView, TenantSpec, TenantState, TenantView
 
 tenant = typer.Typer(name="tenant", help="Make and look at tenants: who pays.", no_args_is_help=True)
 project = typer.Typer(name="project", help="Make and look at projects of a tenant.", no_args_is_help=True)
 
-TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="Its name or its id.")]
+TenantArgument = Annotated[
+    str, typer.Argument(metavar="TENANT", help="Its name or its id.", autocompletion=complete_tenants)
+]
 TenantOption = Annotated[
-    str | None, typer.Option("--tenant", help="Whose (name or id); a tenant's own key needs none.")
+    str | None,
+    typer.Option(
+        "--tenant", help="Whose (name or id); a tenant's own key needs none.", autocompletion=complete_tenants
+    ),
 ]
 LabelsOption = Annotated[list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="For finding it again.")]
 
@@ -54,9 +60,16 @@ def create_tenant(
 
 
 @tenant.command("list")
-def list_tenants(context: typer.Context, output: OutputOption = Output.TABLE) -> None:
-    """List tenants."""
-    found = connect(context).tenants.list()
+def list_tenants(
+    context: typer.Context,
+    state_: Annotated[
+        list[TenantState] | None, typer.Option("--state", help="Only tenants in this state; may be repeated.")
+    ] = None,
+    label: LabelFilter = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List tenants; deleted ones only when asked for."""
+    found = connect(context).tenants.list(state=tuple(state_ or ()), label=tuple(label or ()))
     empty = "no tenants yet; `millpond tenant create NAME` makes one"
     show_list(output, found, _TENANT_COLUMNS, lambda each: each.tenant_id, empty=empty)
 
@@ -117,17 +130,25 @@ def create_project(
 
 
 @project.command("list")
-def list_projects(context: typer.Context, tenant_: TenantOption = None, output: OutputOption = Output.TABLE) -> None:
+def list_projects(
+    context: typer.Context,
+    tenant_: TenantOption = None,
+    label: LabelFilter = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
     """List projects."""
     client = connect(context)
-    found = client.projects.list(tenant_id=None if tenant_ is None else client.tenants.id_of(tenant_))
+    tenant_id = None if tenant_ is None else client.tenants.id_of(tenant_)
+    found = client.projects.list(tenant_id=tenant_id, label=tuple(label or ()))
     show_list(output, found, _PROJECT_COLUMNS, lambda each: each.project_id, empty="no projects")
 
 
 @project.command("delete")
 def delete_project(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name or its id.")],
+    name: Annotated[
+        str, typer.Argument(metavar="PROJECT", help="Its name or its id.", autocompletion=complete_projects)
+    ],
     tenant_: TenantOption = None,
 ) -> None:
     """Delete a project."""

@@ -3,8 +3,9 @@ share them.
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Generic, TypeVar
 
 import httpx
@@ -15,7 +16,7 @@ from millpond_contracts.bodies.shapes import Page
 Answer = TypeVar("Answer")
 Model = TypeVar("Model", bound=BaseModel)
 
-Parameter = str | int | bool | None | BaseModel | object
+Parameter = object
 PAGE_LIMIT = 200
 
 
@@ -31,7 +32,7 @@ class Call(Generic[Answer]):
     method: str
     path: str
     read: Callable[[httpx.Response], Answer]
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     is_repeatable: bool = True
@@ -100,9 +101,15 @@ def _tag(generation: int | None) -> str:
     return "*" if generation is None else f'"{generation}"'
 
 
-def _query(parameters: Mapping[str, Parameter]) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in parameters.items()
-        if value is not None
-    }
+def _query(parameters: Mapping[str, Parameter]) -> dict[str, str | tuple[str, ...]]:
+    return {name: _written(value) for name, value in parameters.items() if value is not None}
+
+
+def _written(value: Parameter) -> str | tuple[str, ...]:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(str(each) for each in value)
+    return str(value)

@@ -1,13 +1,23 @@
 """Jobs: submitting, following, and asking why they wait."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 
 from millpond.client.calls import act, create, get, get_page
 from millpond.client.errors import NotFound, WaitTimeout
 from millpond.client.naming import find_id
 from millpond.client.nouns import Noun
-from millpond_contracts.bodies.jobs import Explanation, JobDetail, JobSpec, JobState, JobView, LogPage, TaskView
+from millpond_contracts.bodies.jobs import (
+    Explanation,
+    JobDetail,
+    JobSpec,
+    JobState,
+    JobView,
+    LogPage,
+    TaskState,
+    TaskView,
+)
 from millpond_contracts.ids import JobId, ProjectId, TaskId, TenantId, VirtualPoolId
 
 FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -24,15 +34,29 @@ class Jobs(Noun):
     def list(
         self,
         *,
-        state: JobState | None = None,
+        state: JobState | Sequence[JobState] = (),
         virtual_pool: VirtualPoolId | None = None,
         project: ProjectId | None = None,
-        label: str | None = None,
+        label: str | Sequence[str] = (),
         tenant_id: TenantId | None = None,
         name: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
         newest_first: bool = False,
     ) -> Iterator[JobView]:
-        """Jobs, oldest first unless told otherwise. `label` is `key` or `key=value`."""
+        """Jobs, oldest first unless told otherwise.
+
+        Args:
+            state: Any of these states.
+            virtual_pool: Where they queue.
+            project: What they count for.
+            label: `key` or `key=value`; of several, all must hold.
+            tenant_id: Whose.
+            name: Exactly this one.
+            since: Submitted from then on.
+            until: Submitted before then.
+            newest_first: In the other order.
+        """
         filters = {
             "state": state,
             "virtual_pool": virtual_pool,
@@ -40,6 +64,8 @@ class Jobs(Noun):
             "label": label,
             "tenant_id": tenant_id,
             "name": name,
+            "since": since,
+            "until": until,
             "newest_first": newest_first or None,
         }
         return self._pages(get_page("/v1/jobs", JobView, **filters))
@@ -48,9 +74,11 @@ class Jobs(Noun):
         """One job with its specification and its tasks."""
         return self._send(get(f"/v1/jobs/{self.id_of(job)}", JobDetail))
 
-    def tasks(self, job: JobRef) -> Iterator[TaskView]:
-        """All tasks of a job."""
-        return self._pages(get_page(f"/v1/jobs/{self.id_of(job)}/tasks", TaskView))
+    def tasks(
+        self, job: JobRef, *, state: TaskState | Sequence[TaskState] = (), group: str | None = None
+    ) -> Iterator[TaskView]:
+        """Tasks of a job: all, those in any of these states, or those of one group."""
+        return self._pages(get_page(f"/v1/jobs/{self.id_of(job)}/tasks", TaskView, state=state, group=group))
 
     def cancel(self, job: JobRef) -> JobView:
         """Ends a job: what waits ends at once, what runs is stopped with its grace."""

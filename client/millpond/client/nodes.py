@@ -1,6 +1,6 @@
 """Nodes, their devices, and the tokens with which machines join."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millpond.client.calls import act, create, delete, get, get_page
 from millpond.client.naming import find_id, pick_one
@@ -22,15 +22,23 @@ from millpond_contracts.resources import DeviceHealth, NodeInventory
 class Nodes(Noun):
     """`/v1/nodes`."""
 
-    def list(self, *, pool_id: PoolId | None = None, state: NodeState | None = None) -> Iterator[NodeView]:
-        """Nodes with their devices; removed ones only when asked for."""
-        return self._pages(get_page("/v1/nodes", NodeView, pool_id=pool_id, state=state))
+    def list(
+        self,
+        *,
+        pool_id: PoolId | None = None,
+        state: NodeState | Sequence[NodeState] = (),
+        name: str | None = None,
+        label: str | Sequence[str] = (),
+    ) -> Iterator[NodeView]:
+        """Nodes with their devices; removed ones only when asked for. `label` is `key` or `key=value`."""
+        filters = {"pool_id": pool_id, "state": state, "name": name, "label": label}
+        return self._pages(get_page("/v1/nodes", NodeView, **filters))
 
     def get(self, node: str | NodeId) -> NodeView:
         """One node, by id or name."""
         node_id = find_id(NodeId, node)
         if node_id is None:
-            named = (each for each in self.list() if each.name == node)
+            named = (each for each in self.list(name=str(node)) if each.name == node)
             return pick_one("node", str(node), named, lambda each: f"{each.node_id} in {each.pool_id}")
         return self._send(get(f"/v1/nodes/{node_id}", NodeView))
 

@@ -1,6 +1,6 @@
 """Pools: named sets of nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millpond.client.calls import change, create, delete, get, get_page
 from millpond.client.naming import find_id, pick_one
@@ -16,9 +16,9 @@ class Pools(Noun):
         """Creates a pool."""
         return self._send(create("/v1/pools", spec, PoolView))
 
-    def list(self, *, name: str | None = None) -> Iterator[PoolView]:
+    def list(self, *, name: str | None = None, label: str | Sequence[str] = ()) -> Iterator[PoolView]:
         """The pools that these credentials may use."""
-        return self._pages(get_page("/v1/pools", PoolView, name=name))
+        return self._pages(get_page("/v1/pools", PoolView, name=name, label=label))
 
     def get(self, pool: str | PoolId) -> PoolView:
         """One pool, by id or name."""

@@ -1,6 +1,6 @@
 """Projects: parts of a tenant that are told apart on its bill."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millpond.client.calls import create, delete, get, get_page
 from millpond.client.naming import find_id, pick_one
@@ -16,9 +16,11 @@ class Projects(Noun):
         """Creates a project."""
         return self._send(create("/v1/projects", spec, ProjectView))
 
-    def list(self, *, tenant_id: TenantId | None = None, name: str | None = None) -> Iterator[ProjectView]:
+    def list(
+        self, *, tenant_id: TenantId | None = None, name: str | None = None, label: str | Sequence[str] = ()
+    ) -> Iterator[ProjectView]:
         """Projects of a tenant."""
-        return self._pages(get_page("/v1/projects", ProjectView, tenant_id=tenant_id, name=name))
+        return self._pages(get_page("/v1/projects", ProjectView, tenant_id=tenant_id, name=name, label=label))
 
     def get(self, project: str | ProjectId, *, tenant_id: TenantId | None = None) -> ProjectView:
         """One project, by id or name."""

@@ -1,11 +1,11 @@
 """Tenants: who pays."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millpond.client.calls import change, create, delete, get, get_page
 from millpond.client.naming import find_id, pick_one
 from millpond.client.nouns import Noun
-from millpond_contracts.bodies.tenants import TenantSpec, TenantView
+from millpond_contracts.bodies.tenants import TenantSpec, TenantState, TenantView
 from millpond_contracts.ids import TenantId
 
 
@@ -16,9 +16,15 @@ class Tenants(Noun):
         """Creates a tenant."""
         return self._send(create("/v1/tenants", spec, TenantView))
 
-    def list(self, *, name: str | None = None) -> Iterator[TenantView]:
-        """Tenants; a tenant's own key sees its tenant alone."""
-        return self._pages(get_page("/v1/tenants", TenantView, name=name))
+    def list(
+        self,
+        *,
+        name: str | None = None,
+        state: TenantState | Sequence[TenantState] = (),
+        label: str | Sequence[str] = (),
+    ) -> Iterator[TenantView]:
+        """Tenants; a tenant's own key sees its tenant alone. Deleted ones only when asked for."""
+        return self._pages(get_page("/v1/tenants", TenantView, name=name, state=state, label=label))
 
     def get(self, tenant: str | TenantId) -> TenantView:
         """One tenant, by id or name."""

@@ -1,6 +1,6 @@
 """Virtual pools: a tenant's share of a pool, with limits, where its jobs queue."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from millpond.client.calls import change, create, delete, get, get_page
 from millpond.client.errors import InvalidRequest
@@ -18,10 +18,15 @@ class VirtualPools(Noun):
         return self._send(create("/v1/virtual-pools", spec, VirtualPoolView))
 
     def list(
-        self, *, tenant_id: TenantId | None = None, pool_id: PoolId | None = None, name: str | None = None
+        self,
+        *,
+        tenant_id: TenantId | None = None,
+        pool_id: PoolId | None = None,
+        name: str | None = None,
+        label: str | Sequence[str] = (),
     ) -> Iterator[VirtualPoolView]:
         """Virtual pools that these credentials may see."""
-        filters = {"tenant_id": tenant_id, "pool_id": pool_id, "name": name}
+        filters = {"tenant_id": tenant_id, "pool_id": pool_id, "name": name, "label": label}
         return self._pages(get_page("/v1/virtual-pools", VirtualPoolView, **filters))
 
     def get(self, virtual_pool: str | VirtualPoolId, *, tenant_id: TenantId | None = None) -> VirtualPoolView:

@@ -11,10 +11,12 @@ from prometheus_client import generate_latest
 
 from millpond_contracts.bodies.audit import AuditView
 from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.bodies.tenants import Role
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
 from millpond_kernel.auth import AdminCaller, ReaderCaller, ServiceCaller
 from millpond_kernel.db import AWAY_ERRORS, SYSTEM
+from millpond_kernel.filters import Spanning, Where
 from millpond_kernel.outbox import envelope_json
 from millpond_kernel.pagination import Paging, make_page
 from millpond_kernel.pausing import sleep_or_stop
@@ -106,6 +108,7 @@ def public_router(service: str) -> APIRouter:
 def _add_watch(router: APIRouter, service: str) -> None:
     @router.get(
         f"/events/{service}",
+        name=f"watch_{service}_events",
         response_class=StreamingResponse,
         responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
     )
@@ -131,25 +134,41 @@ def _add_watch(router: APIRouter, service: str) -> None:
 
 
 def _add_audit(router: APIRouter, service: str) -> None:
-    @router.get(f"/audit/{service}")
+    @router.get(f"/audit/{service}", name=f"list_{service}_audit")
     async def list_audit(
         request: Request,
         caller: AdminCaller,
         paging: Paging,
-        object: Annotated[str | None, Query(max_length=128)] = None,
-        actor: Annotated[str | None, Query(max_length=128)] = None,
+        times: Spanning,
+        object: Annotated[str | None, Query(max_length=128, description="what it was done to: an id or a name")] = None,
+        actor: Annotated[
+            str | None, Query(max_length=128, description="who did it: an API key's id, or the actor as it is shown")
+        ] = None,
+        action: Annotated[
+            str | None,
+            Query(max_length=64, pattern=r"^[a-z_]+(\.[a-z_]+)*$", description="such as `job.submit`, or `job`"),
+        ] = None,
+        newest_first: bool = False,
     ) -> Page[AuditView]:
-        """Who did what, oldest first."""
+        """Who did what, oldest first unless told otherwise."""
+        where = Where()
+        where.after("id", paging.after_int(), is_descending=newest_first)
+        where.add("object = {}", object)
+        where.add("actor = ANY({}::text[])", None if actor is None else _actors(actor))
+        where.add("(action = {0} OR starts_with(action, {0} || '.'))", action)
+        where.within("at", times)
         async with request.app.state.kernel.database.begin(caller.scope) as unit:
             rows = await unit.fetch(
-                "SELECT * FROM audit WHERE id > $1 AND ($2::text IS NULL OR object = $2)"
-                " AND ($3::text IS NULL OR actor = $3) ORDER BY id LIMIT $4",
-                paging.after_int() or 0,
-                object,
-                actor,
-                paging.limit + 1,
+                f"SELECT * FROM audit{where.text()} ORDER BY id {'DESC' if newest_first else 'ASC'}"
+                f" LIMIT {where.value(paging.limit + 1)}",
+                *where.arguments,
             )
         return make_page(rows, paging, _audit_view, lambda row: int(row["id"]))
+
+
+def _actors(text: str) -> list[str]:
+    """How a key is written down as an actor: with the role that it had at that time."""
+    return [text, *(f"{role.value}:{text}" for role in Role)]
 
 
 def _audit_view(row: Any) -> AuditView:

@@ -1,6 +1,6 @@
 """Amounts as people write and read them."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import typer
@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.cli.amounts import (
+    parse_instant,
     parse_mib,
     parse_milli,
     parse_month,
@@ -66,6 +67,30 @@ def test_parse_seconds_when_well_written_then_seconds(text: str, seconds: int) -
 def test_parse_seconds_when_badly_written_then_says_what_is_expected(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="expected"):
         parse_seconds(text, "--timeout")
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2h", NOW - timedelta(hours=2)),
+        ("1d12h", NOW - timedelta(hours=36)),
+        ("2026-11-30T12:00Z", datetime(2026, 11, 30, 12, tzinfo=UTC)),
+        ("2026-11-30T12:00+08:00", datetime(2026, 11, 30, 4, tzinfo=UTC)),
+    ],
+)
+def test_parse_instant_when_well_written_then_that_instant(text: str, at: datetime) -> None:
+    assert parse_instant(text, "--since", NOW) == at
+
+
+@pytest.mark.parametrize("text", ["", "90", "soon", "2026-13-01", "-1h", "12:00", "99999999d"])
+def test_parse_instant_when_badly_written_then_says_what_is_expected(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="expected"):
+        parse_instant(text, "--since", NOW)
+
+
+def test_parse_instant_when_it_is_a_day_then_midnight_of_this_machine() -> None:
+    midnight = parse_instant("2026-11-30", "--since")
+    assert (f"{midnight:%Y-%m-%d %H:%M:%S}", midnight.tzinfo is None) == ("2026-11-30 00:00:00", False)
 
 
 def test_parse_pairs_when_values_hold_signs_then_the_first_separates() -> None:

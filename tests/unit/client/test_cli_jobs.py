@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -122,8 +123,8 @@ def holding(*jobs: JobView) -> Callable[[httpx.Request], httpx.Response]:
     """The list of jobs as the scheduler filters and orders it."""
 
     def answer(request: httpx.Request) -> httpx.Response:
-        wanted = request.url.params.get("state")
-        found = [each for each in jobs if wanted in (None, each.state)]
+        wanted = request.url.params.get_list("state")
+        found = [each for each in jobs if not wanted or each.state in wanted]
         return page(found[::-1] if request.url.params.get("newest_first") == "true" else found)
 
     return answer
@@ -132,17 +133,8 @@ def holding(*jobs: JobView) -> Callable[[httpx.Request], httpx.Response]:
 def test_ps_when_jobs_wait_then_shows_what_for(api: FakeApi) -> None:
     waiting, over = job("big", JobState.PENDING), job("small", JobState.FAILED)
     over = over.model_copy(update={"reason": EndReason.OUT_OF_MEMORY})
-    entry = QueueEntry(
-        position=1,
-        job_id=waiting.job_id,
-        name="big",
-        priority=50,
-        created_at=waiting.created_at,
-        pending_tasks=1,
-        dominant="not_enough_devices",
-        message=None,
-    )
-    api.on("GET", "/v1/jobs", holding(waiting, over)).on("GET", f"/v1/queues/{VIRTUAL_POOL}", page([entry]))
+    waiting = waiting.model_copy(update={"pending_reason": "not_enough_devices"})
+    api.on("GET", "/v1/jobs", holding(waiting, over))
     ran = run(api, "ps")
     assert "not enough devices" in next(line for line in ran.out.splitlines() if line.startswith("big"))
     assert "out of memory" in next(line for line in ran.out.splitlines() if line.startswith("small"))
@@ -154,6 +146,29 @@ def test_ps_when_many_have_ended_then_the_newest_and_all_that_run(api: FakeApi) 
     api.on("GET", "/v1/jobs", holding(running, *ended))
     assert run(api, "ps", "-o", "id").out.split() == [str(each.job_id) for each in (running, *ended[10:])]
     assert len(run(api, "ps", "--all", "-o", "id").out.split()) == 31
+
+
+def test_ps_when_filtered_then_every_filter_is_asked_for(api: FakeApi) -> None:
+    view = job().model_copy(update={"labels": {"team": "a", "stage": "test"}})
+    api.on("GET", "/v1/jobs", page([view]))
+    ran = run(
+        api,
+        *("ps", "--state", "running", "--state", "pending", "--label", "team=a", "-l", "stage", "--name", "hello"),
+        *("--virtual-pool", "main", "--since", "2h", "--until", "2026-11-30T12:00Z"),
+    )
+    assert "team=a, stage=test" in ran.out
+    params = api.asked("GET", "/v1/jobs")[0].url.params
+    assert params.get_list("state") == ["running", "pending"]
+    assert params.get_list("label") == ["team=a", "stage"]
+    assert (params["name"], params["virtual_pool"]) == ("hello", str(VIRTUAL_POOL))
+    ago = datetime.now(UTC) - datetime.fromisoformat(params["since"])
+    assert timedelta(hours=2) <= ago < timedelta(hours=3)
+    assert datetime.fromisoformat(params["until"]) == datetime(2026, 11, 30, 12, tzinfo=UTC)
+
+
+def test_ps_when_a_time_cannot_be_read_then_usage(api: FakeApi) -> None:
+    ran = run(api, "ps", "--since", "yesterday")
+    assert (ran.code, "2026-11-30" in ran.err_words, api.asked("GET", "/v1/jobs")) == (2, True, [])
 
 
 def test_ps_when_json_is_wanted_then_it_is_what_the_api_said(api: FakeApi) -> None:

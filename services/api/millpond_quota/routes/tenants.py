@@ -5,10 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from millpond_contracts.bodies.shapes import Page
-from millpond_contracts.bodies.tenants import ProjectSpec, ProjectView, TenantSpec, TenantView
+from millpond_contracts.bodies.tenants import ProjectSpec, ProjectView, TenantSpec, TenantState, TenantView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ProjectId, TenantId
 from millpond_kernel.auth import AdminCaller, OperatorCaller, ReaderCaller
+from millpond_kernel.filters import LabelQuery, NameQuery, Spanning
 from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
@@ -35,11 +36,21 @@ async def create_tenant(request: Request, spec: TenantSpec, caller: OperatorCall
 
 @router.get("/tenants")
 async def list_tenants(
-    request: Request, caller: ReaderCaller, paging: Paging, name: Annotated[str | None, Query(max_length=64)] = None
+    request: Request,
+    caller: ReaderCaller,
+    paging: Paging,
+    created: Spanning,
+    name: NameQuery = None,
+    state: Annotated[
+        tuple[TenantState, ...], Query(max_length=8, description="any of these; deleted tenants only when asked for")
+    ] = (),
+    label: LabelQuery = (),
 ) -> Page[TenantView]:
-    """Lists tenants; a tenant's own key sees its tenant alone."""
+    """Lists tenants; a tenant's own key sees its tenant alone. `since` and `until`: when they were made."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
-        rows = await tenant_rows.list_tenants(unit, paging.after_uuid(), paging.limit + 1, name)
+        rows = await tenant_rows.list_tenants(
+            unit, paging.after_uuid(), paging.limit + 1, name=name, states=state, labels=label, created=created
+        )
     return make_page(rows, paging, tenant_rows.tenant_view, lambda row: TenantId.of(row["tenant_id"]))
 
 
@@ -89,11 +100,12 @@ async def list_projects(
     caller: ReaderCaller,
     paging: Paging,
     tenant_id: TenantId | None = None,
-    name: Annotated[str | None, Query(max_length=64)] = None,
+    name: NameQuery = None,
+    label: LabelQuery = (),
 ) -> Page[ProjectView]:
     """Lists projects."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
-        rows = await project_rows.list_projects(unit, paging.after_uuid(), paging.limit + 1, tenant_id, name)
+        rows = await project_rows.list_projects(unit, paging.after_uuid(), paging.limit + 1, tenant_id, name, label)
     return make_page(rows, paging, project_rows.project_view, lambda row: ProjectId.of(row["id"]))
 
 

@@ -1,13 +1,12 @@
 """`/v1/virtual-pools` and their alerts."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.bodies.tenants import LimitAlert, VirtualPoolChange, VirtualPoolSpec, VirtualPoolView
 from millpond_contracts.ids import AlertId, PoolId, TenantId, VirtualPoolId
 from millpond_kernel.auth import OperatorCaller, ReaderCaller
+from millpond_kernel.filters import LabelQuery, NameQuery
 from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
@@ -40,12 +39,13 @@ async def list_virtual_pools(
     paging: Paging,
     tenant_id: TenantId | None = None,
     pool_id: PoolId | None = None,
-    name: Annotated[str | None, Query(max_length=64)] = None,
+    name: NameQuery = None,
+    label: LabelQuery = (),
 ) -> Page[VirtualPoolView]:
     """Lists virtual pools."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         rows = await rows_of_pools.list_virtual_pools(
-            unit, paging.after_uuid(), paging.limit + 1, tenant_id, pool_id, name
+            unit, paging.after_uuid(), paging.limit + 1, tenant_id=tenant_id, pool_id=pool_id, name=name, labels=label
         )
     return make_page(rows, paging, rows_of_pools.virtual_pool_view, lambda row: VirtualPoolId.of(row["id"]))
 

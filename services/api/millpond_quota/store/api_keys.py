@@ -1,5 +1,6 @@
 """Rows of API keys. Only the hash of a secret is ever stored."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import asyncpg
@@ -7,6 +8,7 @@ import asyncpg
 from millpond_contracts.bodies.tenants import ApiKeySpec, ApiKeyView, Role
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ApiKeyId, ProjectId, TenantId
+from millpond_kernel.filters import Where
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
@@ -70,15 +72,26 @@ async def get_api_key(unit: UnitOfWork, api_key_id: ApiKeyId, *, lock: bool = Fa
 
 
 async def list_api_keys(
-    unit: UnitOfWork, after: UUID | None, limit: int, tenant_id: TenantId | None
+    unit: UnitOfWork,
+    after: UUID | None,
+    limit: int,
+    *,
+    tenant_id: TenantId | None = None,
+    project: ProjectId | None = None,
+    roles: Sequence[Role] = (),
+    name: str | None = None,
+    is_revoked: bool | None = None,
 ) -> list[asyncpg.Record]:
-    """Keys by id, revoked ones included."""
+    """Keys by id, revoked ones included unless told otherwise."""
+    where = Where()
+    where.after("id", after)
+    where.add("tenant_id = {}", tenant_id)
+    where.add("project_id = {}", project)
+    where.among("role", roles)
+    where.add("name = {}", name)
+    where.add("(revoked_at IS NOT NULL) = {}", is_revoked)
     return await unit.fetch(
-        "SELECT * FROM api_key WHERE ($1::uuid IS NULL OR id > $1) AND ($3::uuid IS NULL OR tenant_id = $3)"
-        " ORDER BY id LIMIT $2",
-        after,
-        limit,
-        tenant_id,
+        f"SELECT * FROM api_key{where.text()} ORDER BY id LIMIT {where.value(limit)}", *where.arguments
     )
 
 

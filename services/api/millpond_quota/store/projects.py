@@ -1,5 +1,6 @@
 """Rows of projects."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import asyncpg
@@ -7,6 +8,7 @@ import asyncpg
 from millpond_contracts.bodies.tenants import ProjectView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ProjectId, TenantId
+from millpond_kernel.filters import Where
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
@@ -56,17 +58,28 @@ async def get_project(unit: UnitOfWork, project_id: ProjectId, *, lock: bool = F
     return project_view(row)
 
 
+async def find_project(unit: UnitOfWork, project_id: ProjectId) -> ProjectView | None:
+    """The project, or None."""
+    row = await unit.fetchrow("SELECT * FROM project WHERE id = $1 AND NOT deleted", project_id)
+    return None if row is None else project_view(row)
+
+
 async def list_projects(
-    unit: UnitOfWork, after: UUID | None, limit: int, tenant_id: TenantId | None, name: str | None
+    unit: UnitOfWork,
+    after: UUID | None,
+    limit: int,
+    tenant_id: TenantId | None,
+    name: str | None,
+    labels: Sequence[str] = (),
 ) -> list[asyncpg.Record]:
     """Projects by id."""
+    where = Where(conditions=["NOT deleted"])
+    where.after("id", after)
+    where.add("tenant_id = {}", tenant_id)
+    where.add("name = {}", name)
+    where.labelled("labels", labels)
     return await unit.fetch(
-        "SELECT * FROM project WHERE NOT deleted AND ($1::uuid IS NULL OR id > $1)"
-        " AND ($3::uuid IS NULL OR tenant_id = $3) AND ($4::text IS NULL OR name = $4) ORDER BY id LIMIT $2",
-        after,
-        limit,
-        tenant_id,
-        name,
+        f"SELECT * FROM project{where.text()} ORDER BY id LIMIT {where.value(limit)}", *where.arguments
     )
 
 

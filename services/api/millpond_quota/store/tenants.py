@@ -1,5 +1,6 @@
 """Rows of tenants."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import asyncpg
@@ -7,6 +8,7 @@ import asyncpg
 from millpond_contracts.bodies.tenants import TenantSpec, TenantState, TenantView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
+from millpond_kernel.filters import EVER, Span, Where
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
@@ -60,15 +62,24 @@ async def get_tenant(unit: UnitOfWork, tenant_id: TenantId, *, lock: bool = Fals
 
 
 async def list_tenants(
-    unit: UnitOfWork, after: UUID | None, limit: int, name: str | None = None
+    unit: UnitOfWork,
+    after: UUID | None,
+    limit: int,
+    *,
+    name: str | None = None,
+    states: Sequence[TenantState] = (),
+    labels: Sequence[str] = (),
+    created: Span = EVER,
 ) -> list[asyncpg.Record]:
-    """Tenants that are not deleted, by id."""
+    """Tenants by id; deleted ones only when asked for by state."""
+    where = Where()
+    where.after("tenant_id", after)
+    where.add("name = {}", name)
+    where.among("state", states or [state for state in TenantState if state is not TenantState.DELETED])
+    where.labelled("labels", labels)
+    where.within("created_at", created, "tenant_id")
     return await unit.fetch(
-        "SELECT * FROM tenant WHERE state <> 'deleted' AND ($1::uuid IS NULL OR tenant_id > $1)"
-        " AND ($3::text IS NULL OR name = $3) ORDER BY tenant_id LIMIT $2",
-        after,
-        limit,
-        name,
+        f"SELECT * FROM tenant{where.text()} ORDER BY tenant_id LIMIT {where.value(limit)}", *where.arguments
     )
 
 

@@ -1,5 +1,6 @@
 """Rows of virtual pools, and the views of pools and capacity that their limits are checked against."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import asyncpg
@@ -8,6 +9,7 @@ from millpond_contracts.bodies.nodes import PoolCapacity, PoolView
 from millpond_contracts.bodies.tenants import Limits, QueuePolicy, VirtualPoolSpec, VirtualPoolView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
+from millpond_kernel.filters import Where
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
@@ -69,20 +71,21 @@ async def list_virtual_pools(
     unit: UnitOfWork,
     after: UUID | None,
     limit: int,
-    tenant_id: TenantId | None,
-    pool_id: PoolId | None,
-    name: str | None,
+    *,
+    tenant_id: TenantId | None = None,
+    pool_id: PoolId | None = None,
+    name: str | None = None,
+    labels: Sequence[str] = (),
 ) -> list[asyncpg.Record]:
     """Virtual pools by id."""
+    where = Where(conditions=["NOT deleted"])
+    where.after("id", after)
+    where.add("tenant_id = {}", tenant_id)
+    where.add("pool_id = {}", pool_id)
+    where.add("name = {}", name)
+    where.labelled("labels", labels)
     return await unit.fetch(
-        "SELECT * FROM virtual_pool WHERE NOT deleted AND ($1::uuid IS NULL OR id > $1)"
-        " AND ($3::uuid IS NULL OR tenant_id = $3) AND ($4::uuid IS NULL OR pool_id = $4)"
-        " AND ($5::text IS NULL OR name = $5) ORDER BY id LIMIT $2",
-        after,
-        limit,
-        tenant_id,
-        pool_id,
-        name,
+        f"SELECT * FROM virtual_pool{where.text()} ORDER BY id LIMIT {where.value(limit)}", *where.arguments
     )
 
 

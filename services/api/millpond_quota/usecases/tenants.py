@@ -58,7 +58,7 @@ async def delete_tenant(unit: UnitOfWork, caller: Principal, tenant_id: TenantId
     """
     before = await tenants.get_tenant(unit, tenant_id, lock=True)
     check_if_match(if_match, before.generation)
-    if await virtual_pools.list_virtual_pools(unit, None, 1, tenant_id, None, None):
+    if await virtual_pools.list_virtual_pools(unit, None, 1, tenant_id=tenant_id):
         raise ProblemError(ErrorCode.TENANT_NOT_EMPTY, "Delete the tenant's virtual pools first.")
     spec = TenantSpec(name=before.name, timezone=before.timezone, currency=before.currency, labels=before.labels)
     after = await tenants.update_tenant(unit, tenant_id, spec, TenantState.DELETED)

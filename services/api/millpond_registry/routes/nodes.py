@@ -16,6 +16,7 @@ from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import NodeId, PoolId
 from millpond_contracts.resources import NodeInventory
 from millpond_kernel.auth import OperatorCaller
+from millpond_kernel.filters import LabelQuery, NameQuery, Spanning
 from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.pagination import Paging, make_page
 from millpond_registry.domain.nodes import node_view
@@ -32,14 +33,25 @@ async def list_nodes(
     request: Request,
     caller: OperatorCaller,
     paging: Paging,
+    joined: Spanning,
     pool_id: PoolId | None = None,
-    state: Annotated[NodeState | None, Query(description="removed nodes are listed only when asked for")] = None,
-    name: Annotated[str | None, Query(max_length=64)] = None,
+    state: Annotated[
+        tuple[NodeState, ...], Query(max_length=8, description="any of these; removed nodes only when asked for")
+    ] = (),
+    name: NameQuery = None,
+    label: LabelQuery = (),
 ) -> Page[NodeView]:
-    """Lists nodes with their devices."""
+    """Lists nodes with their devices; `since` and `until` are about when they joined."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         found = await rows_of_nodes.list_nodes(
-            unit, paging.after_uuid(), paging.limit + 1, pool_id=pool_id, state=state, name=name
+            unit,
+            paging.after_uuid(),
+            paging.limit + 1,
+            pool_id=pool_id,
+            states=state,
+            name=name,
+            labels=label,
+            joined=joined,
         )
         devices = await devices_of_nodes(unit, [node.id for node in found])
     return make_page(found, paging, lambda node: node_view(node, devices[node.id]), lambda node: node.id)

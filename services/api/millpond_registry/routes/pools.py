@@ -1,13 +1,12 @@
 """`/v1/pools`: operators change pools, tenants see the shared ones and their own."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from millpond_contracts.bodies.nodes import PoolCapacity, PoolSpec, PoolView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import PoolId
 from millpond_kernel.auth import OperatorCaller
+from millpond_kernel.filters import LabelQuery, NameQuery
 from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
@@ -37,11 +36,12 @@ async def list_pools(
     request: Request,
     caller: CatalogueReader,
     paging: Paging,
-    name: Annotated[str | None, Query(max_length=64)] = None,
+    name: NameQuery = None,
+    label: LabelQuery = (),
 ) -> Page[PoolView]:
     """Lists the pools that the caller may use."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
-        rows = await rows_of_pools.list_pools(unit, paging.after_uuid(), paging.limit + 1, name)
+        rows = await rows_of_pools.list_pools(unit, paging.after_uuid(), paging.limit + 1, name, label)
     return make_page(rows, paging, rows_of_pools.pool_view, lambda row: PoolId.of(row["id"]))
 
 

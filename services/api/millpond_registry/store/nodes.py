@@ -9,6 +9,7 @@ import asyncpg
 from millpond_contracts.bodies.nodes import CordonReason, DrainView, NodeState
 from millpond_contracts.ids import NodeId, PoolId
 from millpond_contracts.resources import NodeInventory
+from millpond_kernel.filters import EVER, Span, Where
 from millpond_kernel.uow import UnitOfWork
 from millpond_registry.domain.nodes import Node
 
@@ -63,20 +64,20 @@ async def list_nodes(
     limit: int,
     *,
     pool_id: PoolId | None = None,
-    state: NodeState | None = None,
+    states: Sequence[NodeState] = (),
     name: str | None = None,
+    labels: Sequence[str] = (),
+    joined: Span = EVER,
 ) -> list[Node]:
     """Nodes by id; removed ones only when asked for by state."""
-    rows = await unit.fetch(
-        f"{_SELECT} WHERE ($1::uuid IS NULL OR n.id > $1) AND ($3::uuid IS NULL OR n.pool_id = $3)"
-        " AND n.state = coalesce($4::text, n.state) AND ($4::text IS NOT NULL OR n.state <> 'removed')"
-        " AND ($5::text IS NULL OR n.name = $5) ORDER BY n.id LIMIT $2",
-        after,
-        limit,
-        pool_id,
-        state,
-        name,
-    )
+    where = Where()
+    where.after("n.id", after)
+    where.add("n.pool_id = {}", pool_id)
+    where.among("n.state", states or [state for state in NodeState if state is not NodeState.REMOVED])
+    where.add("n.name = {}", name)
+    where.labelled("n.labels", labels)
+    where.within("n.created_at", joined, "n.id")
+    rows = await unit.fetch(f"{_SELECT}{where.text()} ORDER BY n.id LIMIT {where.value(limit)}", *where.arguments)
     return [node_of(row) for row in rows]
 
 

@@ -7,6 +7,7 @@ import asyncpg
 
 from millpond_contracts.bodies.nodes import PoolSpec, PoolView
 from millpond_contracts.ids import PoolId
+from millpond_kernel.filters import Where
 from millpond_kernel.uow import UnitOfWork
 
 _COLUMNS = "id, spec, shard, created_at, generation"
@@ -40,14 +41,16 @@ async def lock_default_pool(unit: UnitOfWork) -> None:
     await unit.execute("SELECT pg_advisory_xact_lock(hashtext('registry/default_pool'))")
 
 
-async def list_pools(unit: UnitOfWork, after: UUID | None, limit: int, name: str | None = None) -> list[asyncpg.Record]:
+async def list_pools(
+    unit: UnitOfWork, after: UUID | None, limit: int, name: str | None = None, labels: Sequence[str] = ()
+) -> list[asyncpg.Record]:
     """Rows of pools by id."""
+    where = Where()
+    where.after("id", after)
+    where.add("name = {}", name)
+    where.labelled("(spec->'labels')", labels)
     return await unit.fetch(
-        f"SELECT {_COLUMNS} FROM pool WHERE ($1::uuid IS NULL OR id > $1) AND ($3::text IS NULL OR name = $3)"
-        " ORDER BY id LIMIT $2",
-        after,
-        limit,
-        name,
+        f"SELECT {_COLUMNS} FROM pool{where.text()} ORDER BY id LIMIT {where.value(limit)}", *where.arguments
     )
 
 

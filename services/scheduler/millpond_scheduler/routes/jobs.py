@@ -5,12 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from millpond_contracts.bodies.jobs import Explanation, JobDetail, JobSpec, JobState, JobView, TaskView
+from millpond_contracts.bodies.jobs import Explanation, JobDetail, JobSpec, JobState, JobView, TaskState, TaskView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import JobId, ProjectId, TenantId, VirtualPoolId
 from millpond_kernel.app import Kernel
 from millpond_kernel.auth import MemberCaller, ReaderCaller
 from millpond_kernel.db import SYSTEM
+from millpond_kernel.filters import LabelQuery, NameQuery, Spanning
 from millpond_kernel.generation import etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
@@ -20,12 +21,8 @@ from millpond_scheduler.usecases.jobs import cancel_job, explain_job, read_job, 
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
-LabelQuery = Annotated[
-    str | None, Query(max_length=200, pattern=r"^[^=]{1,63}(=.{0,128})?$", description="`key` or `key=value`")
-]
 
-
-@router.post("", status_code=201, response_model=JobView)
+@router.post("", status_code=201, response_model=JobView, name="submit_job")
 async def submit(request: Request, caller: MemberCaller, key: IdempotencyKey, body: JobSpec) -> Response:
     """Submits a job. It is queued even when nothing could start it now; `explain` says what it waits for."""
     kernel: Kernel = request.app.state.kernel
@@ -44,31 +41,20 @@ async def list_jobs(
     request: Request,
     caller: ReaderCaller,
     paging: Paging,
-    state: JobState | None = None,
+    created: Spanning,
+    state: Annotated[tuple[JobState, ...], Query(max_length=8, description="any of these")] = (),
     virtual_pool: VirtualPoolId | None = None,
     project: ProjectId | None = None,
-    label: LabelQuery = None,
+    label: LabelQuery = (),
     tenant_id: TenantId | None = None,
-    name: Annotated[str | None, Query(max_length=64)] = None,
+    name: NameQuery = None,
     newest_first: bool = False,
 ) -> Page[JobView]:
-    """Jobs by id, oldest first unless told otherwise."""
+    """Jobs by id, oldest first unless told otherwise; `since` and `until` are about when they were submitted."""
     kernel: Kernel = request.app.state.kernel
-    key, equals, value = (label or "").partition("=")
-    wanted = (key, value if equals else None) if label else None
+    wanted = jobs.JobFilter(state, virtual_pool, project, label, tenant_id, name, created)
     async with kernel.database.begin(caller.scope) as unit:
-        rows = await jobs.list_jobs(
-            unit,
-            paging.after_uuid(),
-            paging.limit + 1,
-            state=state,
-            virtual_pool=virtual_pool,
-            project=project,
-            label=wanted,
-            tenant=tenant_id,
-            name=name,
-            is_newest_first=newest_first,
-        )
+        rows = await jobs.list_jobs(unit, paging.after_uuid(), paging.limit + 1, wanted, is_newest_first=newest_first)
         groups = await jobs.count_tasks(unit, [row["id"] for row in rows])
     return make_page(rows, paging, lambda row: jobs.job_view(row, groups[JobId.of(row["id"])]), lambda row: row["id"])
 
@@ -83,7 +69,7 @@ async def get_job(request: Request, response: Response, caller: ReaderCaller, jo
     return detail
 
 
-@router.get("/{job_id}/explain")
+@router.get("/{job_id}/explain", name="explain_job")
 async def explain(request: Request, caller: ReaderCaller, job_id: JobId) -> Explanation:
     """Why a job waits: one dominant reason, nodes per reason, its limits, its place, and what would let it start."""
     kernel: Kernel = request.app.state.kernel
@@ -92,16 +78,23 @@ async def explain(request: Request, caller: ReaderCaller, job_id: JobId) -> Expl
 
 
 @router.get("/{job_id}/tasks")
-async def list_job_tasks(request: Request, caller: ReaderCaller, paging: Paging, job_id: JobId) -> Page[TaskView]:
+async def list_job_tasks(
+    request: Request,
+    caller: ReaderCaller,
+    paging: Paging,
+    job_id: JobId,
+    state: Annotated[tuple[TaskState, ...], Query(max_length=16, description="any of these")] = (),
+    group: NameQuery = None,
+) -> Page[TaskView]:
     """The job's tasks, each with its latest attempt."""
     kernel: Kernel = request.app.state.kernel
     async with kernel.database.begin(caller.scope) as unit:
         await jobs.get_job(unit, job_id)
-        found = await tasks.list_tasks(unit, job_id, paging.after_uuid(), paging.limit + 1)
+        found = await tasks.list_tasks(unit, job_id, paging.after_uuid(), paging.limit + 1, states=state, group=group)
     return make_page(found, paging, lambda task: task, lambda task: task.task_id)
 
 
-@router.post("/{job_id}/cancel")
+@router.post("/{job_id}/cancel", name="cancel_job")
 async def cancel(request: Request, caller: MemberCaller, job_id: JobId) -> JobView:
     """Ends a job: what waits ends at once, what runs is stopped with its grace. Repeating it changes nothing."""
     kernel: Kernel = request.app.state.kernel

@@ -34,6 +34,7 @@ async def push_logs(request: Request, caller: NodeCaller, body: LogChunk) -> Log
 
 @router.get(
     "/jobs/{job_id}/logs",
+    name="read_job_logs",
     response_model=LogPage,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 
 from millpond_contracts.bodies.jobs import UsageLine
 from millpond_contracts.bodies.shapes import Page
-from millpond_contracts.ids import VirtualPoolId
+from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
 from millpond_kernel.app import Kernel
 from millpond_kernel.auth import ReaderCaller
 from millpond_kernel.pagination import Paging, make_page
@@ -15,10 +15,17 @@ router = APIRouter(prefix="/v1/usage", tags=["usage"])
 
 @router.get("")
 async def list_usage(
-    request: Request, caller: ReaderCaller, paging: Paging, virtual_pool: VirtualPoolId | None = None
+    request: Request,
+    caller: ReaderCaller,
+    paging: Paging,
+    virtual_pool: VirtualPoolId | None = None,
+    tenant_id: TenantId | None = None,
+    pool_id: PoolId | None = None,
 ) -> Page[UsageLine]:
     """Use of each limited resource; `limit_generation` is that of the limits which commits are held to now."""
     kernel: Kernel = request.app.state.kernel
     async with kernel.database.begin(caller.scope) as unit:
-        found = await verdicts.list_usage(unit, virtual_pool, paging.after_text(), paging.limit + 1)
+        found = await verdicts.list_usage(
+            unit, paging.after_text(), paging.limit + 1, virtual_pool=virtual_pool, tenant=tenant_id, pool=pool_id
+        )
     return make_page(found, paging, lambda item: item[1], lambda item: item[0])

@@ -20,6 +20,7 @@ from millpond_contracts.ids import (
     TenantId,
     VirtualPoolId,
 )
+from millpond_kernel.filters import EVER, Span, Where
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
@@ -255,26 +256,40 @@ async def find_released(unit: UnitOfWork, allocations: Iterable[UUID]) -> list[U
     return [row["id"] for row in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class AllocationFilter:
+    """Which allocations a list shows; empty and None = any. Every label wanted must be there."""
+
+    job: JobId | None = None
+    node: NodeId | None = None
+    virtual_pool: VirtualPoolId | None = None
+    states: Sequence[AllocationState] = ()
+    project: ProjectId | None = None
+    labels: Sequence[str] = ()
+    tenant: TenantId | None = None
+    bound: Span = EVER
+
+    def where(self) -> Where:
+        """The conditions."""
+        where = Where()
+        where.add("job_id = {}", self.job)
+        where.add("node_id = {}", self.node)
+        where.add("virtual_pool_id = {}", self.virtual_pool)
+        where.among("state", self.states)
+        where.add("project_id = {}", self.project)
+        where.labelled("labels", self.labels)
+        where.add("tenant_id = {}", self.tenant)
+        where.within("bound_at", self.bound, "id")
+        return where
+
+
 async def list_allocations(
-    unit: UnitOfWork,
-    after: UUID | None,
-    limit: int,
-    *,
-    job: JobId | None = None,
-    node: NodeId | None = None,
-    virtual_pool: VirtualPoolId | None = None,
-    state: AllocationState | None = None,
+    unit: UnitOfWork, after: UUID | None, limit: int, wanted: AllocationFilter
 ) -> list[AllocationRecord]:
     """Allocations by id."""
+    where = wanted.where()
+    where.after("id", after)
     rows = await unit.fetch(
-        "SELECT * FROM allocation WHERE ($1::uuid IS NULL OR id > $1) AND ($3::uuid IS NULL OR job_id = $3)"
-        " AND ($4::uuid IS NULL OR node_id = $4) AND ($5::uuid IS NULL OR virtual_pool_id = $5)"
-        " AND ($6::text IS NULL OR state = $6) ORDER BY id LIMIT $2",
-        after,
-        limit,
-        job,
-        node,
-        virtual_pool,
-        None if state is None else state.value,
+        f"SELECT * FROM allocation{where.text()} ORDER BY id LIMIT {where.value(limit)}", *where.arguments
     )
     return [allocation_record(row) for row in rows]

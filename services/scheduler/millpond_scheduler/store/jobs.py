@@ -1,6 +1,7 @@
 """Rows of jobs and of their tasks. A job's row is the lock of its tasks and allocations: it is taken before them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -9,6 +10,7 @@ import asyncpg
 from millpond_contracts.bodies.jobs import EndReason, GroupView, JobKind, JobSpec, JobState, JobView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
+from millpond_kernel.filters import EVER, Span, Where
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
@@ -72,6 +74,7 @@ def job_view(row: asyncpg.Record, groups: Iterable[GroupView]) -> JobView:
         state_since=row["state_since"],
         reason=None if row["reason"] is None else EndReason(row["reason"]),
         message=row["message"],
+        pending_reason=row.get("pending_reason"),
         groups=list(groups),
         labels=row["labels"],
         created_at=row["created_at"],
@@ -87,6 +90,12 @@ COLUMNS = (
     " message, cancel_requested, created_at, started_at, ended_at, generation"
 )
 
+# What the job's waiting tasks wait for, as the leader saw it last; a row is there only while something waits.
+_PENDING_REASON = (
+    "CASE WHEN state IN ('pending', 'running')"
+    " THEN (SELECT v.dominant FROM verdict v WHERE v.job_id = job.id) END AS pending_reason"
+)
+
 
 async def get_job(unit: UnitOfWork, job: JobId) -> asyncpg.Record:
     """The job's row with its specification, as the caller's scope may see it.
@@ -94,43 +103,47 @@ async def get_job(unit: UnitOfWork, job: JobId) -> asyncpg.Record:
     Raises:
         ProblemError: 404 `scheduler.job.not_found`.
     """
-    row = await unit.fetchrow("SELECT * FROM job WHERE id = $1", job)
+    row = await unit.fetchrow(f"SELECT *, {_PENDING_REASON} FROM job WHERE id = $1", job)
     if row is None:
         raise ProblemError(ErrorCode.JOB_NOT_FOUND, f"There is no job {job}.")
     return row
 
 
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs a list shows; empty and None = any. Every label wanted must be there."""
+
+    states: Sequence[JobState] = ()
+    virtual_pool: VirtualPoolId | None = None
+    project: ProjectId | None = None
+    labels: Sequence[str] = ()
+    tenant: TenantId | None = None
+    name: str | None = None
+    created: Span = EVER
+
+    def where(self) -> Where:
+        """The conditions."""
+        where = Where()
+        where.among("state", self.states)
+        where.add("virtual_pool_id = {}", self.virtual_pool)
+        where.add("project_id = {}", self.project)
+        where.labelled("labels", self.labels)
+        where.add("tenant_id = {}", self.tenant)
+        where.add("name = {}", self.name)
+        where.within("created_at", self.created, "id")
+        return where
+
+
 async def list_jobs(
-    unit: UnitOfWork,
-    after: UUID | None,
-    limit: int,
-    *,
-    state: JobState | None = None,
-    virtual_pool: VirtualPoolId | None = None,
-    project: ProjectId | None = None,
-    label: tuple[str, str | None] | None = None,
-    tenant: TenantId | None = None,
-    name: str | None = None,
-    is_newest_first: bool = False,
+    unit: UnitOfWork, after: UUID | None, limit: int, wanted: JobFilter, *, is_newest_first: bool = False
 ) -> list[asyncpg.Record]:
-    """Jobs by id, newest last or first."""
-    key, value = label or (None, None)
-    beyond, order = ("<", "DESC") if is_newest_first else (">", "ASC")
+    """Jobs by id, newest last or first, each with what its waiting tasks wait for."""
+    where = wanted.where()
+    where.after("id", after, is_descending=is_newest_first)
+    order = "DESC" if is_newest_first else "ASC"
     return await unit.fetch(
-        f"SELECT {COLUMNS} FROM job WHERE ($1::uuid IS NULL OR id {beyond} $1) AND ($3::text IS NULL OR state = $3)"
-        " AND ($4::uuid IS NULL OR virtual_pool_id = $4) AND ($5::uuid IS NULL OR project_id = $5)"
-        " AND ($6::text IS NULL OR (labels ? $6 AND ($7::text IS NULL OR labels->>$6 = $7)))"
-        " AND ($8::uuid IS NULL OR tenant_id = $8) AND ($9::text IS NULL OR name = $9)"
-        f" ORDER BY id {order} LIMIT $2",
-        after,
-        limit,
-        None if state is None else state.value,
-        virtual_pool,
-        project,
-        key,
-        value,
-        tenant,
-        name,
+        f"SELECT {COLUMNS}, {_PENDING_REASON} FROM job{where.text()} ORDER BY id {order} LIMIT {where.value(limit)}",
+        *where.arguments,
     )
 
 

@@ -48,6 +48,8 @@ job = Table(
 
 Index("job_tenant", job.c.tenant_id, job.c.id)
 
+Index("job_unfinished", job.c.tenant_id, job.c.id, postgresql_where=text("state IN ('pending', 'running')"))
+
 Index("job_pending", job.c.virtual_pool_id, job.c.priority.desc(), job.c.id, postgresql_where=text("state = 'pending'"))
 
 task = Table(

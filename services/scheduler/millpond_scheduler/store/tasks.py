@@ -1,5 +1,6 @@
 """Rows of tasks as people see them: each with its latest attempt and that attempt's allocation."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import asyncpg
@@ -7,6 +8,7 @@ import asyncpg
 from millpond_contracts.bodies.jobs import EndReason, TaskState, TaskView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, TaskId
+from millpond_kernel.filters import Where
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.store.allocations import AllocationRecord, allocation_record
@@ -29,10 +31,23 @@ def task_view(row: asyncpg.Record, allocation: AllocationRecord | None) -> TaskV
     )
 
 
-async def list_tasks(unit: UnitOfWork, job: JobId, after: UUID | None, limit: int) -> list[TaskView]:
-    """Tasks of a job in the order in which they were made."""
+async def list_tasks(
+    unit: UnitOfWork,
+    job: JobId,
+    after: UUID | None,
+    limit: int,
+    *,
+    states: Sequence[TaskState] = (),
+    group: str | None = None,
+) -> list[TaskView]:
+    """Tasks of a job in the order in which they were made; no states wanted = any."""
+    where = Where()
+    where.add("job_id = {}", job)
+    where.among("state", states)
+    where.add("group_name = {}", group)
+    where.after("id", after)
     rows = await unit.fetch(
-        "SELECT * FROM task WHERE job_id = $1 AND ($2::uuid IS NULL OR id > $2) ORDER BY id LIMIT $3", job, after, limit
+        f"SELECT * FROM task{where.text()} ORDER BY id LIMIT {where.value(limit)}", *where.arguments
     )
     return await _with_allocations(unit, rows)
 

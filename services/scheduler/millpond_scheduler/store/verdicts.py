@@ -6,11 +6,14 @@ import asyncpg
 
 from millpond_contracts.bodies.jobs import QueueEntry, UsageLine
 from millpond_contracts.bodies.tenants import QueuePolicy
-from millpond_contracts.ids import JobId, VirtualPoolId
+from millpond_contracts.ids import JobId, PoolId, TenantId, VirtualPoolId
+from millpond_kernel.filters import Where
 from millpond_kernel.uow import UnitOfWork
 
 # The order of decision as SQL; a first-in-first-out queue gives every task priority 0.
 _KEY = "(CASE WHEN {fifo} THEN 0 ELSE -{t}.priority END, {t}.queued_at, {t}.id)"
+
+_USAGE_KEY = "concat_ws('/', u.virtual_pool_id::text, resource, flavor)"
 
 
 async def find_verdict(unit: UnitOfWork, job: JobId) -> asyncpg.Record | None:
@@ -72,30 +75,45 @@ async def list_queue(
 
 
 async def list_usage(
-    unit: UnitOfWork, virtual_pool: VirtualPoolId | None, after: str | None, limit: int
+    unit: UnitOfWork,
+    after: str | None,
+    limit: int,
+    *,
+    virtual_pool: VirtualPoolId | None = None,
+    tenant: TenantId | None = None,
+    pool: PoolId | None = None,
 ) -> list[tuple[str, UsageLine]]:
     """Use against limits by virtual pool, resource and flavor; each line with its key in the list."""
+    where = Where()
+    where.add("u.virtual_pool_id = {}", virtual_pool)
+    where.add("u.tenant_id = {}", tenant)
+    where.add("v.pool_id = {}", pool)
+    where.after(_USAGE_KEY, after)
     rows = await unit.fetch(
-        "SELECT *, concat_ws('/', virtual_pool_id::text, resource, flavor) AS key FROM usage"
-        " WHERE ($1::uuid IS NULL OR virtual_pool_id = $1)"
-        " AND ($2::text IS NULL OR concat_ws('/', virtual_pool_id::text, resource, flavor) > $2)"
-        " ORDER BY key LIMIT $3",
-        virtual_pool,
-        after,
-        limit,
+        f"SELECT u.*, v.name AS virtual_pool, v.pool_id, coalesce(a.blocked, false) AS blocked,"
+        f" coalesce(a.missing, 0) AS missing, {_USAGE_KEY} AS key FROM usage u"
+        f" JOIN virtual_pool_view v ON v.id = u.virtual_pool_id"
+        f" LEFT JOIN admission a USING (virtual_pool_id, resource, flavor){where.text()}"
+        f" ORDER BY key LIMIT {where.value(limit)}",
+        *where.arguments,
     )
-    return [
-        (
-            row["key"],
-            UsageLine(
-                virtual_pool_id=VirtualPoolId.of(row["virtual_pool_id"]),
-                resource=row["resource"],
-                flavor=row["flavor"] or None,
-                used=row["used"],
-                guaranteed=row["guaranteed"],
-                hard=row["hard"],
-                limit_generation=row["limit_generation"],
-            ),
-        )
-        for row in rows
-    ]
+    return [(row["key"], _usage_line(row)) for row in rows]
+
+
+def _usage_line(row: asyncpg.Record) -> UsageLine:
+    return UsageLine(
+        virtual_pool_id=VirtualPoolId.of(row["virtual_pool_id"]),
+        virtual_pool=row["virtual_pool"],
+        tenant_id=TenantId.of(row["tenant_id"]),
+        pool_id=PoolId.of(row["pool_id"]),
+        resource=row["resource"],
+        flavor=row["flavor"] or None,
+        used=row["used"],
+        guaranteed=row["guaranteed"],
+        hard=row["hard"],
+        borrowed=max(0, row["used"] - row["guaranteed"]),
+        available=max(0, row["hard"] - row["used"]),
+        blocked=row["blocked"],
+        missing=row["missing"] if row["blocked"] else 0,
+        limit_generation=row["limit_generation"],
+    )

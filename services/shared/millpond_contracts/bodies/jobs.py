@@ -291,7 +291,11 @@ class GroupView(Outgoing):
 
 
 class JobView(Outgoing):
-    """A job as it is. The command and the environment are shown only to the job's tenant, by this route alone."""
+    """A job as it is. The command and the environment are shown only to the job's tenant, by this route alone.
+
+    `reason` = why it ended. `pending_reason` = what its waiting tasks wait for, the `dominant` reason of `explain`;
+    null when none waits, when nobody has looked yet, and in events.
+    """
 
     job_id: JobId
     tenant_id: TenantId
@@ -305,6 +309,7 @@ class JobView(Outgoing):
     state_since: Instant
     reason: EndReason | None
     message: str | None
+    pending_reason: str | None = None
     groups: list[GroupView]
     labels: dict[str, str]
     created_at: Instant
@@ -357,14 +362,25 @@ class Explanation(Outgoing):
 
 
 class UsageLine(Outgoing):
-    """Use of one resource by one virtual pool, against its limits."""
+    """Use of one resource by one virtual pool, against its limits, in the resource's unit.
+
+    `borrowed` = what is used above `guaranteed`, `available` = what is left up to `hard`. `blocked` = work waits for
+    this limit, for `missing` at least. Commits are held to the limits of `limit_generation`.
+    """
 
     virtual_pool_id: VirtualPoolId
+    virtual_pool: str
+    tenant_id: TenantId
+    pool_id: PoolId
     resource: str
     flavor: str | None
     used: int
     guaranteed: int
     hard: int
+    borrowed: int
+    available: int
+    blocked: bool
+    missing: int
     limit_generation: int
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, StrictInt, StringConstraints, model_validator
 
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
-from millpond_contracts.ids import AlertId, ApiKeyId, PoolId, ProjectId, TenantId, VirtualPoolId
+from millpond_contracts.ids import AlertId, ApiKeyId, NodeId, PoolId, ProjectId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import Currency, Instant, Labels, Name
 
 
@@ -181,13 +181,24 @@ class LimitAlert(Outgoing):
 
 
 class Me(Outgoing):
-    """Who these credentials are."""
+    """Who these credentials are. What has no tenant, project or key is null; an operator has no tenant.
+
+    `currency` and `timezone` are those of the tenant's bill. `expires_at` = when the key ends, null for never;
+    `credentials_expire_at` = when these very credentials do, where they are a token.
+    """
 
     role: Role
     tenant_id: TenantId | None
     project_id: ProjectId | None
     api_key_id: ApiKeyId | None
     tenant_name: str | None = None
+    timezone: str | None = None
+    currency: str | None = None
+    project_name: str | None = None
+    api_key_name: str | None = None
+    expires_at: Instant | None = None
+    credentials_expire_at: Instant | None = None
+    node_id: NodeId | None = None
 
 
 class TokenRequest(Incoming):
