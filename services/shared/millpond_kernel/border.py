@@ -1,13 +1,16 @@
-"""The outermost layer of every application, pure ASGI: request id, body bound, strict JSON, last resort, metrics.
+"""The outermost layer of every application, pure ASGI: request id, body bound, strict JSON, a queue for writes that
+has an end, last resort, metrics.
 
 An http middleware of the framework would hide disconnects from the routes, and its parser takes NaN, keys given twice
 and any depth.
 """
 
+import asyncio
 import json
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,15 +22,51 @@ from millpond_kernel.problem import ProblemError, problem_response
 MAX_JSON_DEPTH = 64
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+# What agents and services say: a report that waits behind a flood of submits would cost a node its lease.
+_NEVER_REFUSED = ("/v1/work/", "/v1/agent/", "/v1/nodes/join", "/internal/")
+
+
+class WriteGate:
+    """Lets so many writes through at once and so many wait; the others are refused.
+
+    Writes then never hold every connection of the process, so that reads are answered under a flood of them.
+    """
+
+    def __init__(self, at_once: int, waiting: int) -> None:
+        self._slots = asyncio.Semaphore(at_once)
+        self._most_waiting = waiting
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def passed(self) -> AsyncIterator[None]:
+        """The time of one write, from its turn on.
+
+        Raises:
+            ProblemError: 429 when too many wait; nothing was begun.
+        """
+        if self._waiting >= self._most_waiting:
+            raise ProblemError(
+                ErrorCode.RATE_LIMITED, f"{self._waiting} writes wait already; try again.", retry_after_seconds=1
+            )
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._slots.release()
 
 
 class Border:
     """Wraps an application; what leaves it is an answer of ours, whatever came in."""
 
-    def __init__(self, app: ASGIApp, service: str, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, service: str, max_body_bytes: int, gate: WriteGate | None = None) -> None:
         self._app = app
         self._service = service
         self._max_body_bytes = max_body_bytes
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,7 +111,18 @@ class Border:
             if body is None:
                 return
             receive = _replay(body, receive)
+            if self._gate is not None and not scope["path"].startswith(_NEVER_REFUSED):
+                await self._write(self._gate, scope, receive, send)
+                return
         await self._app(scope, receive, send)
+
+    async def _write(self, gate: WriteGate, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with gate.passed():
+                await self._app(scope, receive, send)
+        except ProblemError as error:
+            response = problem_response(error.code, error.detail, (), error.retry_after_seconds)
+            await response(scope, receive, send)
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """The whole body, or None when the caller has gone; a body without Content-Length is counted as it comes."""

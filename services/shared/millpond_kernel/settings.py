@@ -3,10 +3,14 @@
 Read from the environment: shared fields as `MILLPOND_<FIELD>`, a service's own as `MILLPOND_<SERVICE>_<FIELD>`.
 """
 
-from typing import ClassVar, Literal
+import re
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AliasChoices, Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+# As browsers write one: a scheme, a host in lower case, a port unless it is the scheme's own. No path, no wildcard.
+_ORIGIN = re.compile(r"^https?://(\[[0-9a-f:]+\]|[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(:[1-9][0-9]{0,4})?$")
 
 
 def shared(name: str) -> AliasChoices:
@@ -52,6 +56,19 @@ class ServiceSettings(BaseSettings):
     max_body_bytes: int = Field(
         1_048_576, ge=1024, le=67_108_864, validation_alias=shared("max_body_bytes"), description="largest request body"
     )
+    writes_waiting: int = Field(
+        256,
+        ge=1,
+        le=100_000,
+        validation_alias=shared("writes_waiting"),
+        description="most writes of people that wait in one process; further ones are answered 429",
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        validation_alias=shared("cors_origins"),
+        max_length=32,
+        description="origins whose pages may call the API from a browser, exact, separated by commas; none by default",
+    )
     worker_grace_seconds: float = Field(
         10.0, ge=0, le=120, validation_alias=shared("worker_grace_seconds"), description="time to finish on stop"
     )
@@ -62,6 +79,19 @@ class ServiceSettings(BaseSettings):
         validation_alias=shared("feed_silence_seconds"),
         description="silence before the feed is read",
     )
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _read_origins(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if not _ORIGIN.match(origin):
+                raise ValueError(f"expected an origin such as https://portal.example.com, found {origin[:80]!r}")
+        return origins
 
     def url_of(self, service: str) -> str:
         """The base URL of another service."""

@@ -153,6 +153,16 @@ async def test_filters_when_they_name_anothers_objects_then_empty_or_404(world: 
     assert wrong == {}
 
 
+async def test_u3_lists_when_the_limit_is_negative_or_huge_then_refused_before_anything_is_read(world: World) -> None:
+    wrong = {}
+    for route in PAGED:
+        for limit in ("-1", "1000000000", f"-{10**18}"):
+            answer = await world.services.as_key(world.key_for(route))("GET", f"{world.path(route)}?limit={limit}")
+            if answer.status_code != 422 or "/query/limit" not in answer.text or len(answer.content) > 2000:
+                wrong[f"{route}?limit={limit}"] = (answer.status_code, answer.text[:200])
+    assert wrong == {}
+
+
 async def test_limits_and_cursors_when_wrong_then_refused(world: World) -> None:
     wrong = {}
     other_kinds = {"uuid": encode_cursor("text"), "int": encode_cursor("text"), "text": encode_cursor(7)}
