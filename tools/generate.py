@@ -6,7 +6,7 @@
 import argparse
 import sys
 
-from tools import build_docs, build_openapi, build_proxy
+from tools import build_client, build_docs, build_openapi, build_proxy
 
 
 def main() -> int:
@@ -15,7 +15,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, fail when a file is out of date")
     check = parser.parse_args().check
     stale = []
-    for files in (build_openapi.files(), build_docs.files(), build_proxy.files()):
+    for files in (build_openapi.files(), build_docs.files(), build_proxy.files(), build_client.files()):
         for path, text in files:
             if path.is_file() and path.read_text(encoding="utf-8") == text:
                 continue

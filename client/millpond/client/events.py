@@ -1,6 +1,7 @@
 """Watching a service's events as they happen, resumed by index after a broken connection; and its audit trail."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from datetime import datetime
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -10,6 +11,7 @@ from millpond.client.calls import get, get_page
 from millpond.client.errors import MillpondError, error_of
 from millpond.client.nouns import Noun
 from millpond.client.sending import unreachable
+from millpond.client.server_sent import EventReading
 from millpond_contracts.bodies.audit import AuditView
 from millpond_contracts.events import PUBLISHERS, Envelope
 
@@ -57,18 +59,50 @@ class Events(Noun):
             if response.status_code >= 400:
                 response.read()
                 raise error_of(response)
-            for kind, data in parse_events(response.iter_lines()):
-                if kind == "problem":
-                    raise _ended(data)
-                yield Envelope.model_validate_json(data)
+            reading = EventReading()
+            for line in response.iter_lines():
+                event = reading.take(line)
+                if event is None:
+                    continue
+                if event.kind == "problem":
+                    raise _ended(event.data)
+                yield Envelope.model_validate_json(event.data)
 
 
 class Audit(Noun):
     """`/v1/audit/<service>`."""
 
-    def list(self, service: str, *, object_: str | None = None, actor: str | None = None) -> Iterator[AuditView]:
-        """Who did what, oldest first."""
-        return self._pages(get_page(f"/v1/audit/{service}", AuditView, object=object_, actor=actor))
+    def list(
+        self,
+        service: str,
+        *,
+        object_: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[AuditView]:
+        """Who did what, oldest first unless told otherwise.
+
+        Args:
+            service: `registry`, `quota`, `scheduler` or `billing`.
+            object_: What it was done to: an id, or a name where that is the id.
+            actor: Who did it: the id of an API key, or the actor as it is shown.
+            action: Such as `job.submit`, or `job` for all that was done to jobs.
+            since: From then on.
+            until: Before then.
+            newest_first: In the other order.
+        """
+        filters = {
+            "object": object_,
+            "actor": actor,
+            "action": action,
+            "since": since,
+            "until": until,
+            "newest_first": newest_first or None,
+        }
+        return self._pages(get_page(f"/v1/audit/{service}", AuditView, **filters))
 
 
 class Health(Noun):
@@ -77,26 +111,6 @@ class Health(Noun):
     def get(self, service: str) -> ServiceHealth:
         """How a service is, with reasons."""
         return self._send(get(f"/healthz/{service}", ServiceHealth))
-
-
-def parse_events(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The kind and data of each server-sent event.
-
-    Source: WHATWG HTML, "Server-sent events", interpreting an event stream.
-    """
-    kind, data = "message", list[str]()
-    for line in lines:
-        if not line:
-            if data:
-                yield kind, "\n".join(data)
-            kind, data = "message", []
-            continue
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "event":
-            kind = value
-        elif name == "data":
-            data.append(value)
 
 
 def _ended(data: str) -> MillpondError:

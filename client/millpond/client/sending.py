@@ -30,7 +30,7 @@ class Sender:
         while True:
             attempt += 1
             try:
-                response = self.http.send(self.request(call))
+                response = self.http.send(build_request(self.http, call))
             except httpx.RequestError as error:
                 delay = delay_after_error(self.policy, call, attempt, error)
                 if delay is None:
@@ -38,7 +38,7 @@ class Sender:
             else:
                 delay = delay_after_answer(self.policy, call, attempt, response)
                 if delay is None:
-                    return self._read(call, response)
+                    return read_answer(call, response)
             self.sleep(delay)
 
     def pages(self, call: Call[Page[Model]]) -> Iterator[Model]:
@@ -50,27 +50,34 @@ class Sender:
                 return
             call = next_page(call, page.next_cursor)
 
-    def request(self, call: Call[Answer]) -> httpx.Request:
-        """The call as an HTTP request."""
-        return self.http.build_request(
-            call.method, call.path, params=dict(call.query), content=call.body, headers=dict(call.headers)
-        )
 
-    def _read(self, call: Call[Answer], response: httpx.Response) -> Answer:
-        if response.status_code >= 400:
-            raise error_of(response)
-        try:
-            return call.read(response)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = "/".join(str(part) for part in first["loc"])
-            raise MillpondError(
-                f"the answer to {call.method} {call.path} is not as expected at {place or 'its top'}: {first['msg']}."
-                " Is this address a Millpond of this version?",
-                code="client.answer.unexpected",
-                status=response.status_code,
-                request_id=response.headers.get("x-request-id"),
-            ) from error
+def build_request(http: httpx.Client | httpx.AsyncClient, call: Call[Answer]) -> httpx.Request:
+    """The call as an HTTP request."""
+    return http.build_request(
+        call.method, call.path, params=dict(call.query), content=call.body, headers=dict(call.headers)
+    )
+
+
+def read_answer(call: Call[Answer], response: httpx.Response) -> Answer:
+    """What a response says.
+
+    Raises:
+        MillpondError: refused, or not as expected.
+    """
+    if response.status_code >= 400:
+        raise error_of(response)
+    try:
+        return call.read(response)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "/".join(str(part) for part in first["loc"])
+        raise MillpondError(
+            f"the answer to {call.method} {call.path} is not as expected at {place or 'its top'}: {first['msg']}."
+            " Is this address a Millpond of this version?",
+            code="client.answer.unexpected",
+            status=response.status_code,
+            request_id=response.headers.get("x-request-id"),
+        ) from error
 
 
 def unreachable(url: httpx.URL, error: httpx.RequestError) -> Unreachable:

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from millpond.client.errors import Forbidden, MillpondError, Unreachable
-from millpond.client.events import parse_events
+from millpond.client.server_sent import EventReading
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import EventId, TenantId
 from tests.unit.client.fake_api import FakeApi, problem
@@ -46,7 +46,9 @@ def stream(*parts: str) -> httpx.Response:
     ],
 )
 def test_parse_events_when_read_then_as_the_standard_says(text: str, expected: list[tuple[str, str]]) -> None:
-    assert list(parse_events(text.split("\n"))) == expected
+    reading = EventReading()
+    events = [event for line in text.split("\n") if (event := reading.take(line)) is not None]
+    assert [(event.kind, event.data) for event in events] == expected
 
 
 def test_watch_when_not_followed_then_ends_with_the_newest() -> None:
