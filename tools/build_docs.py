@@ -65,7 +65,7 @@ def _default(field: FieldInfo) -> str:
     if field.default_factory is not None:
         return "computed"
     default = field.default
-    text = default.get_secret_value() if isinstance(default, SecretStr) else str(default)
+    text = default.get_secret_value() if isinstance(default, SecretStr) else "" if default == () else str(default)
     return f"`{text}`" if text else "empty"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 from fastapi import APIRouter, FastAPI, Request
+from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from redis.asyncio import Redis
 
@@ -19,10 +20,10 @@ from millpond_contracts.bodies.tenants import TenantState, TokenAnswer
 from millpond_contracts.events import PUBLISHERS, Envelope
 from millpond_contracts.events.quota import ApiKeyRevoked, RoleChanged, TenantChanged
 from millpond_kernel.auth import Authenticator, DenySet
-from millpond_kernel.border import Border
+from millpond_kernel.border import Border, WriteGate
 from millpond_kernel.clients import ServiceAway, ServiceClient, away_problem
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
-from millpond_kernel.describing import PROBLEM_RESPONSES, describe
+from millpond_kernel.describing import PROBLEM_RESPONSES, describe, errors_router, name_operation
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.following import Follower
 from millpond_kernel.outbox import doorbell_channel
@@ -34,6 +35,15 @@ from millpond_kernel.watching import SnapshotSource, feed_router, health_router,
 
 # A worker that has not told its state for so long counts as absent.
 WORKER_SILENCE_SECONDS = 15
+
+
+# What a page may send and read. Credentials are a header that it sets itself, never a cookie.
+_CORS: dict[str, Any] = {
+    "allow_methods": ("GET", "POST", "PUT", "PATCH", "DELETE"),
+    "allow_headers": ("Authorization", "Content-Type", "Idempotency-Key", "If-Match", "Last-Event-ID", "X-Request-Id"),
+    "expose_headers": ("ETag", "Idempotency-Replayed", "Location", "Retry-After", "X-Request-Id"),
+    "max_age": 600,
+}
 
 
 @dataclass(slots=True)
@@ -156,16 +166,23 @@ def build_app(service: ServiceApp) -> FastAPI:
         # A redirect would be followed without the body, or with the credentials to another host.
         redirect_slashes=False,
         responses=PROBLEM_RESPONSES,
+        generate_unique_id_function=name_operation,
     )
-    describe(app)
+    public = (*service.routers, public_router(name))
+    describe(app, public)
     add_problem_handlers(app)
     app.add_exception_handler(ServiceAway, _on_service_away)
-    for router in service.routers:
+    for router in public:
         app.include_router(router)
-    app.include_router(public_router(name))
     app.include_router(feed_router(name, dict(service.snapshots)))
     app.include_router(health_router(name))
-    app.add_middleware(Border, service=name, max_body_bytes=service.settings.max_body_bytes)
+    app.include_router(errors_router(name))
+    # Two connections are never taken by writes.
+    gate = WriteGate(max(1, service.settings.database_pool_size - 2), service.settings.writes_waiting)
+    app.add_middleware(Border, service=name, max_body_bytes=service.settings.max_body_bytes, gate=gate)
+    if service.settings.cors_origins:
+        # Outermost, so that a page may also read what the border answers.
+        app.add_middleware(CORSMiddleware, allow_origins=service.settings.cors_origins, **_CORS)
     return app
 
 

@@ -249,6 +249,7 @@ def allow(*roles: Role) -> Any:
             )
         return principal
 
+    check.allowed_roles = roles  # type: ignore[attr-defined]  # read by `describing`, which tells them
     return Depends(check)
 
 

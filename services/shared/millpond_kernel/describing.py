@@ -1,10 +1,16 @@
-"""What OpenAPI says about every service alike: errors are problem documents, credentials are bearer credentials."""
+"""What is said about every service alike: its OpenAPI document, and the page of error codes that problems refer to."""
 
+from collections.abc import Sequence
+from html import escape
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.responses import HTMLResponse
+from fastapi.routing import APIRoute
 
 from millpond_contracts.bodies.shapes import FieldProblem, Problem
+from millpond_contracts.errors import ErrorCode
 
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
@@ -18,8 +24,13 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
 _REQUIRED_HEADERS = frozenset({"Idempotency-Key", "If-Match"})
 
 
-def describe(app: FastAPI) -> None:
-    """Completes the OpenAPI document of `app` with the schemas that the problem responses refer to."""
+def name_operation(route: APIRoute) -> str:
+    """The operation's id: the function's name, which is what a generated client calls it."""
+    return route.name
+
+
+def describe(app: FastAPI, routers: Sequence[APIRouter]) -> None:
+    """Completes the OpenAPI document of `app`: the schemas of problems, required headers, and who may call what."""
     build = app.openapi
 
     def described() -> dict[str, Any]:
@@ -29,12 +40,30 @@ def describe(app: FastAPI) -> None:
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
             schema.pop("$defs", None)
             schemas[model.__name__] = schema
-        for operations in document.get("paths", {}).values():
-            for operation in operations.values():
+        roles = _roles(routers)
+        for path, operations in document.get("paths", {}).items():
+            for method, operation in operations.items():
                 _require_headers(operation)
+                if (method, path) in roles:
+                    operation["x-millpond-roles"] = roles[method, path]
         return document
 
     app.openapi = described  # type: ignore[method-assign]  # how FastAPI documents that it is extended
+
+
+def _roles(routers: Sequence[APIRouter]) -> dict[tuple[str, str], list[str]]:
+    """(method, path) -> the roles that may call it; routes that are open, or to every role alike, are missing."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for route in (route for router in routers for route in router.routes):
+        if isinstance(route, APIRoute):
+            roles = _roles_of(route.dependant)
+            found |= {(method.lower(), route.path): roles for method in route.methods or () if roles}
+    return found
+
+
+def _roles_of(dependant: Dependant) -> list[str]:
+    own = getattr(dependant.call, "allowed_roles", ())
+    return sorted({*own, *(role for inner in dependant.dependencies for role in _roles_of(inner))})
 
 
 def _require_headers(operation: dict[str, Any]) -> None:
@@ -43,3 +72,29 @@ def _require_headers(operation: dict[str, Any]) -> None:
         if parameter["name"] in _REQUIRED_HEADERS:
             parameter["required"] = True
             parameter["schema"] = {"type": "string"}
+
+
+def errors_router(service: str) -> APIRouter:
+    """`/docs/<service>/errors`: every code with its status and meaning; the `type` of a problem leads to its row."""
+    router = APIRouter(include_in_schema=False)
+    page = _errors_page()
+
+    @router.get(f"/docs/{service}/errors")
+    async def read_errors() -> HTMLResponse:
+        return HTMLResponse(page, headers={"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"})
+
+    return router
+
+
+def _errors_page() -> str:
+    rows = "".join(
+        f'<tr id="{code.value}"><td><code>{code.value}</code><td>{code.status}<td>{escape(code.meaning)}\n'
+        for code in ErrorCode
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Millpond: error codes</title>'
+        "<style>body{font-family:sans-serif;margin:2em}td,th{text-align:left;padding:.2em 1em .2em 0}"
+        "tr:target{background:#ffd}</style><h1>Error codes</h1><p>Every error is a problem document (RFC 9457,"
+        " <code>application/problem+json</code>) with one of these in <code>code</code>. They never change.</p>"
+        f"<table><thead><tr><th>Code<th>Status<th>Meaning</thead>\n{rows}</table></html>\n"
+    )

@@ -15,7 +15,8 @@ from millpond_kernel.observability import current_request_id, log
 
 # NUL in text, and NUL or half a surrogate pair in JSON.
 _BAD_TEXT = (asyncpg.exceptions.CharacterNotInRepertoireError, asyncpg.exceptions.UntranslatableCharacterError)
-_TYPE = "https://millpond.dev/errors/"
+# Codes of the kernel are explained by every service; this one is always there, since it knows the keys.
+_KERNEL_CODES_AT = "quota"
 
 
 class ProblemError(Exception):
@@ -36,12 +37,18 @@ class ProblemError(Exception):
         self.retry_after_seconds = retry_after_seconds
 
 
+def type_of(code: ErrorCode) -> str:
+    """Where an error is explained: a reference to be resolved against the API's base URL (RFC 9457, section 3.1.1)."""
+    service = code.value.partition(".")[0]
+    return f"/docs/{_KERNEL_CODES_AT if service == 'kernel' else service}/errors#{code.value}"
+
+
 def make_problem(
     code: ErrorCode, detail: str, errors: Sequence[FieldProblem] = (), request_id: str | None = None
 ) -> Problem:
     """The document that tells of an error."""
     return Problem(
-        type=f"{_TYPE}{code.value}",
+        type=type_of(code),
         title=code.meaning,
         status=code.status,
         code=code.value,

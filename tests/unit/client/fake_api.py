@@ -76,7 +76,7 @@ def _raise(error: Exception) -> httpx.Response:
 def problem(code: ErrorCode, detail: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
     """A problem document as the services send it."""
     body = Problem(
-        type=f"https://millpond.dev/errors/{code.value}",
+        type=f"/docs/quota/errors#{code.value}",
         title=code.meaning,
         status=code.status,
         code=code.value,

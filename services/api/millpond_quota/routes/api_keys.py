@@ -1,20 +1,21 @@
 """`/v1/api-keys`, `/v1/tokens`, `/v1/me`, and the exchange that services use."""
 
 import time
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from millpond_contracts.bodies.shapes import Incoming, Page
 from millpond_contracts.bodies.tenants import ApiKeySpec, ApiKeyView, Me, Role, TokenAnswer, TokenRequest
-from millpond_contracts.ids import ApiKeyId, TenantId
+from millpond_contracts.ids import ApiKeyId, ProjectId, TenantId
 from millpond_kernel.app import Kernel
-from millpond_kernel.auth import AdminCaller, Caller
+from millpond_kernel.auth import KEY_PREFIX, AdminCaller, Caller
 from millpond_kernel.db import SYSTEM
+from millpond_kernel.filters import NameQuery
 from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
 from millpond_quota.store import api_keys as rows_of_keys
-from millpond_quota.store import tenants as tenant_rows
 from millpond_quota.usecases import api_keys as usecases
 
 router = APIRouter(prefix="/v1", tags=["keys"])
@@ -59,18 +60,13 @@ async def exchange_for_service(request: Request, body: TokenRequest) -> TokenAns
 
 @router.get("/me")
 async def who_am_i(request: Request, caller: Caller) -> Me:
-    """Who these credentials are."""
-    name = None
-    if caller.tenant_id is not None:
-        async with request.app.state.kernel.database.begin(caller.scope) as unit:
-            name = (await tenant_rows.get_tenant(unit, caller.tenant_id)).name
-    return Me(
-        role=caller.role,
-        tenant_id=caller.tenant_id,
-        project_id=caller.project_id,
-        api_key_id=caller.api_key_id,
-        tenant_name=name,
-    )
+    """Who these credentials are, with the names of what they belong to."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        return await usecases.describe_caller(unit, caller, is_token=not _is_key(request))
+
+
+def _is_key(request: Request) -> bool:
+    return request.headers.get("authorization", "").partition(" ")[2].strip().startswith(KEY_PREFIX)
 
 
 @router.post("/api-keys", status_code=201, response_model=ApiKeyView)
@@ -89,11 +85,29 @@ async def create_api_key(request: Request, spec: ApiKeySpec, caller: AdminCaller
 
 @router.get("/api-keys")
 async def list_api_keys(
-    request: Request, caller: AdminCaller, paging: Paging, tenant_id: TenantId | None = None
+    request: Request,
+    caller: AdminCaller,
+    paging: Paging,
+    tenant_id: TenantId | None = None,
+    project: ProjectId | None = None,
+    role: Annotated[tuple[Role, ...], Query(max_length=8, description="any of these")] = (),
+    name: NameQuery = None,
+    revoked: Annotated[
+        bool | None, Query(description="only those that are revoked, or only those that are not")
+    ] = None,
 ) -> Page[ApiKeyView]:
     """Lists keys, never their secrets."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
-        rows = await rows_of_keys.list_api_keys(unit, paging.after_uuid(), paging.limit + 1, tenant_id)
+        rows = await rows_of_keys.list_api_keys(
+            unit,
+            paging.after_uuid(),
+            paging.limit + 1,
+            tenant_id=tenant_id,
+            project=project,
+            roles=role,
+            name=name,
+            is_revoked=revoked,
+        )
     return make_page(rows, paging, rows_of_keys.api_key_view, lambda row: ApiKeyId.of(row["id"]))
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from millpond_contracts.bodies.tenants import ApiKeySpec, ApiKeyView, Role
+from millpond_contracts.bodies.tenants import ApiKeySpec, ApiKeyView, Me, Role
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.quota import ApiKeyRevoked, RoleChanged
 from millpond_contracts.ids import ApiKeyId, TenantId
@@ -79,6 +80,27 @@ async def exchange_api_key(unit: UnitOfWork, text: str) -> KeyClaims:
     if view.project_id is not None:
         claims["project"] = str(view.project_id)
     return KeyClaims(f"{view.role.value}:{view.api_key_id}", claims, row["expires_epoch"])
+
+
+async def describe_caller(unit: UnitOfWork, caller: Principal, *, is_token: bool) -> Me:
+    """The caller with the names of its tenant, project and key. A project or key that is gone has none."""
+    tenant = None if caller.tenant_id is None else await tenants.get_tenant(unit, caller.tenant_id)
+    project = None if caller.project_id is None else await projects.find_project(unit, caller.project_id)
+    key = None if caller.api_key_id is None else await api_keys.find_api_key(unit, caller.api_key_id)
+    return Me(
+        role=caller.role,
+        tenant_id=caller.tenant_id,
+        project_id=caller.project_id,
+        api_key_id=caller.api_key_id,
+        tenant_name=None if tenant is None else tenant.name,
+        timezone=None if tenant is None else tenant.timezone,
+        currency=None if tenant is None else tenant.currency,
+        project_name=None if project is None else project.name,
+        api_key_name=None if key is None else key["name"],
+        expires_at=None if key is None else key["expires_at"],
+        credentials_expire_at=datetime.fromtimestamp(caller.expires_at, UTC) if is_token else None,
+        node_id=caller.node_id,
+    )
 
 
 async def revoke_api_key(unit: UnitOfWork, caller: Principal, api_key_id: ApiKeyId) -> ApiKeyView:

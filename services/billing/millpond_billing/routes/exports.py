@@ -72,6 +72,7 @@ async def get_export(request: Request, export_id: ExportId, caller: ReaderCaller
 
 @router.get(
     "/{export_id}/content",
+    name="read_export_content",
     response_class=FileResponse,
     responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
 )
