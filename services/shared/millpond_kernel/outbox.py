@@ -23,7 +23,7 @@ STREAM_LENGTH = 100_000
 REPUBLISH = 10_000
 POLL_SECONDS = 1.0
 # Of so many looks without a ring one is a whole pass, which also refills an emptied Redis; the others ask one question.
-QUIET_LOOKS = 3
+QUIET_LOOKS = 10
 
 _WAITED_OUT: tuple[type[Exception], ...] = (*DATABASE_ERRORS, RedisError)
 
