@@ -181,7 +181,10 @@ def job_fields(job: JobDetail) -> list[tuple[str, RenderableType]]:
         fields.append(("time limit", show_seconds(job.spec.time_limit_seconds)))
     for group in job.spec.groups:
         fields.append((f"group {group.name}", f"{group.count} x {show_resources(group.resources)}"))
-        fields.append(("command", _command(group.run.command)))
+        if group.run.simulate is not None:
+            fields.append(("simulated", f"{group.run.simulate.seconds:g} s, exit code {group.run.simulate.exit_code}"))
+        if group.run.command:
+            fields.append(("command", _command(group.run.command)))
     if job.labels:
         fields.append(("labels", show_labels(job.labels)))
     return fields

@@ -22,6 +22,7 @@ from millpond_contracts.bodies.jobs import (
     Resources,
     RetrySpec,
     RunSpec,
+    SimulateSpec,
     Toleration,
 )
 from millpond_contracts.resources import DeviceKind
@@ -68,6 +69,10 @@ RetriesOption = Annotated[int, typer.Option(min=0, max=100, help="Try again when
 EnvOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variable of its environment.")]
 LabelOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="For finding it again.")]
 ImageOption = Annotated[str | None, typer.Option(help="A container image, where nodes can run one.")]
+SimulateOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Act it out for so long on simulated nodes; a command is then not needed."),
+]
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit with 1 unless it succeeded.")]
 FollowOption = Annotated[bool, typer.Option("--follow", help="Show what it (its first task) prints, and wait.")]
 CommandArgument = Annotated[
@@ -99,6 +104,7 @@ def submit(
     env: EnvOption = None,
     label: LabelOption = None,
     image: ImageOption = None,
+    simulate: SimulateOption = None,
     wait: WaitOption = False,
     follow: FollowOption = False,
     output: OutputOption = Output.TABLE,
@@ -109,8 +115,8 @@ def submit(
     """
     client = connect(context)
     if file is not None:
-        if command:
-            raise typer.BadParameter("give a command or a file, not both", param_hint="--file")
+        if command or simulate is not None:
+            raise typer.BadParameter("give a file, or say what to run, not both", param_hint="--file")
         spec = read_job_file(client, file, virtual_pool, tenant)
     else:
         devices = device_request(device, gpus, gpu_milli, gpu_memory, tuple(flavor or ()))
@@ -119,11 +125,11 @@ def submit(
             resources=_resources(cpu, memory, devices),
             requires=Requirements(attributes=parse_requirements(require or [])),
             tolerations=tuple(_toleration(text) for text in tolerate or ()),
-            run=RunSpec(command=_command(command), image=image, env=parse_pairs(env or [], "--env")),
+            run=_run(command, simulate, image, parse_pairs(env or [], "--env")),
         )
         pool = client.find_virtual_pool(virtual_pool, tenant=tenant)
         spec = JobSpec(
-            name=name or name_of(group.run.command[0]),
+            name=name or name_of(group.run.command[0] if group.run.command else "simulated"),
             virtual_pool=pool.virtual_pool_id,
             priority=priority,
             groups=(group,),
@@ -148,10 +154,11 @@ def _resources(cpu: str, memory: str, devices: tuple[DeviceRequest, ...]) -> Res
     return Resources(cpu_milli=parse_milli(cpu, "--cpu"), memory_mib=parse_mib(memory, "--memory"), devices=devices)
 
 
-def _command(command: list[str] | None) -> tuple[str, ...]:
-    if not command:
+def _run(command: list[str] | None, simulate: str | None, image: str | None, env: dict[str, str]) -> RunSpec:
+    if not command and simulate is None:
         raise typer.BadParameter("say what to run after `--`, such as: millpond submit -- python3 train.py")
-    return tuple(command)
+    acted = None if simulate is None else SimulateSpec(seconds=parse_seconds(simulate, "--simulate"))
+    return RunSpec(command=tuple(command or ()), image=image, env=env, simulate=acted)
 
 
 def read_job_file(client: Client, file: Path, virtual_pool: str | None, tenant: str | None) -> JobSpec:

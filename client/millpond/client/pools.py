@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from millpond.client.calls import change, create, delete, get, get_page
+from millpond.client.calls import act, change, create, delete, get, get_page
 from millpond.client.naming import find_id, pick_one
 from millpond.client.nouns import Noun
+from millpond_contracts.bodies.loans import LoanState, LoanView, ReturnRequest, ShortageView
 from millpond_contracts.bodies.nodes import PoolCapacity, PoolSpec, PoolView
-from millpond_contracts.ids import PoolId
+from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.ids import LoanId, PoolId
 
 
 class Pools(Noun):
@@ -34,6 +36,19 @@ class Pools(Noun):
     def replace(self, pool: PoolView, spec: PoolSpec) -> PoolView:
         """Replaces a pool's description; `pool` is the pool as it was read."""
         return self._send(change("PUT", f"/v1/pools/{pool.pool_id}", spec, PoolView, pool.generation))
+
+    def shortages(self, pool_id: PoolId) -> Page[ShortageView]:
+        """What a pool has less of than its thresholds ask for."""
+        return self._send(get_page(f"/v1/pools/{pool_id}/shortages", ShortageView))
+
+    def loans(self, pool_id: PoolId, *, state: LoanState | None = None) -> Iterator[LoanView]:
+        """Nodes that a pool lent or borrowed, oldest first."""
+        return self._pages(get_page(f"/v1/pools/{pool_id}/loans", LoanView, state=state))
+
+    def return_node(self, pool_id: PoolId, loan_id: LoanId, *, deadline_seconds: int = 3600) -> LoanView:
+        """Sends a lent node home; what still runs at the deadline is stopped."""
+        body = ReturnRequest(deadline_seconds=deadline_seconds)
+        return self._send(act(f"/v1/pools/{pool_id}/loans/{loan_id}/return", LoanView, body))
 
     def delete(self, pool: PoolView) -> None:
         """Deletes an empty pool."""

@@ -5,7 +5,7 @@ worker, Celery, the agent. Split: every service's HTTP and worker process on its
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -16,7 +16,7 @@ from millpond.stack.options import StackOptions
 from millpond.stack.paths import StackPaths
 from millpond.stack.ports import LOOPBACK
 from millpond.stack.processes import ProcessSpec, ReadyProbe, RestartPolicy, engine_process, http_ready, python_command
-from millpond.stack.users import SystemUser, find_closed_python_folder, make_open_folder
+from millpond.stack.users import SystemUser, find_closed_python_folder, make_open_folder, make_private_folder
 
 # Imported once by the fork server and shared by every process that is forked from it.
 PRELOADED = (
@@ -192,6 +192,18 @@ def _split(assembly: Assembly) -> list[ProcessSpec]:
 def agent_process(assembly: Assembly, join_token: str | None) -> ProcessSpec:
     """The node agent of this machine. As root it stays root, to give each task a user of its own."""
     state, work = agent_folders(assembly.paths, assembly.user)
+    stop_tasks = ("--stop-tasks",) if assembly.options.stop_tasks else ()
+    return _agent(assembly, "agent", state, join_token, ("--work-dir", str(work), *stop_tasks))
+
+
+def fleet_process(assembly: Assembly, join_token: str) -> ProcessSpec:
+    """The simulated nodes. It stays this user's, who named the descriptions and may read them."""
+    state, orders = fleet_folders(assembly.paths, assembly.user)
+    paths = [word for path in (*assembly.options.simulate, str(orders)) for word in ("--simulate", path)]
+    return _agent(assembly, "fleet", state, join_token, paths)
+
+
+def _agent(assembly: Assembly, name: str, state: Path, join_token: str | None, arguments: Sequence[str]) -> ProcessSpec:
     environment = {
         key: value
         for key, value in assembly.environment().items()
@@ -199,17 +211,15 @@ def agent_process(assembly: Assembly, join_token: str | None) -> ProcessSpec:
     }
     if join_token is not None:
         environment["MILLPOND_JOIN_TOKEN"] = join_token
-    argv = python_command(
-        "millpond_node_agent.main",
-        *("run", "--url", assembly.options.url, "--state-dir", str(state), "--work-dir", str(work)),
-        *(("--stop-tasks",) if assembly.options.stop_tasks else ()),
-    )
     return ProcessSpec(
-        name="agent",
-        argv=argv,
+        name=name,
+        argv=python_command(
+            "millpond_node_agent.main",
+            *("run", "--url", assembly.options.url, "--state-dir", str(state), *arguments),
+        ),
         environment=environment,
         folder=state,
-        log_file=assembly.paths.logs / "agent.log",
+        log_file=assembly.paths.logs / f"{name}.log",
         # It stops first, so that it can still tell how its tasks ended.
         needs=("gateway" if assembly.options.split else "http",),
         stop_timeout_seconds=40.0,
@@ -230,6 +240,14 @@ def agent_folders(paths: StackPaths, user: SystemUser | None) -> tuple[Path, Pat
     else:
         work.mkdir(mode=0o700, exist_ok=True)
     return state, work
+
+
+def fleet_folders(paths: StackPaths, user: SystemUser | None) -> tuple[Path, Path]:
+    """Where simulated nodes keep who they are, and where the services may order more of them."""
+    make_private_folder(paths.fleet, user)
+    state = paths.fleet / "state"
+    state.mkdir(mode=0o700, exist_ok=True)
+    return state, make_private_folder(paths.fleet / "orders", user)
 
 
 def tasks_folder(paths: StackPaths) -> Path:

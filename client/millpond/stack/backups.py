@@ -32,7 +32,7 @@ from millpond.stack.users import SystemUser, find_stack_user
 
 FORMAT = "millpond.backup/v1"
 _DUMP, _MANIFEST = "database.dump", "manifest.json"
-_FOLDERS = ("secrets", "agent", "work/task-logs", "work/exports")
+_FOLDERS = ("secrets", "agent", "fleet", "work/task-logs", "work/exports")
 # Of this run of the machine only, or made anew at every start.
 _LEFT_OUT = (
     "secrets/postgres-owner",
@@ -40,6 +40,7 @@ _LEFT_OUT = (
     "secrets/environment.json",
     "agent/runtime",
     "agent/agent.lock",
+    "fleet/state/agent.lock",
 )
 _DUMP_TIMEOUT_SECONDS = 3600.0
 

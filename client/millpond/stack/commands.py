@@ -51,6 +51,12 @@ def up(
         str | None, typer.Option(envvar="MILLPOND_REDIS_URL", help="URL of a Redis or Valkey to use.")
     ] = None,
     node: Annotated[bool, typer.Option("--node/--no-node", help="Whether this machine joins as a node.")] = True,
+    simulate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH", help="Run the simulated nodes of this file, folder, or `openb:N`; may be repeated."
+        ),
+    ] = None,
     stop_tasks: Annotated[
         bool, typer.Option("--stop-tasks", help="Stop running tasks with the stack; else they run on.")
     ] = False,
@@ -65,6 +71,7 @@ def up(
         database_url=database_url,
         redis_url=redis_url,
         join_node=node,
+        simulate=tuple(_absolute(path) for path in simulate or ()),
         stop_tasks=stop_tasks,
     )
     console = Console()
@@ -96,6 +103,11 @@ def up(
         console.print("stopped before it had started; nothing is left running", highlight=False)
         raise typer.Exit(130) from interrupt
     console.print("stopped; nothing is left running", highlight=False)
+
+
+def _absolute(path: str) -> str:
+    """The same place for a process with another working folder; the name of an example stays."""
+    return path if path.partition(":")[0] == "openb" else str(Path(path).expanduser().absolute())
 
 
 def down(data_dir: DataDir = None, name: Name = "default") -> None:

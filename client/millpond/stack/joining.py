@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import httpx
 
-from millpond.stack.assembly import Assembly, agent_folders, agent_process
+from millpond.stack.assembly import Assembly, agent_folders, agent_process, fleet_process
 from millpond.stack.engines import read_tail
 from millpond.stack.errors import StackError
 from millpond.stack.supervisor import Supervisor
@@ -13,6 +15,8 @@ from millpond.stack.supervisor import Supervisor
 _NODE_TIMEOUT_SECONDS = 60.0
 _PAUSE_SECONDS = 0.1
 _HOPELESS_RESTARTS = 4
+# Nodes may be described as long as the stack runs; each start makes another token.
+_FLEET_TOKEN_SECONDS = 31_536_000
 
 
 async def join_this_machine(assembly: Assembly, supervisor: Supervisor) -> None:
@@ -29,8 +33,24 @@ async def join_this_machine(assembly: Assembly, supervisor: Supervisor) -> None:
         await _wait_for_node(client, assembly, supervisor)
 
 
-async def make_join_token(client: httpx.AsyncClient, timeout_seconds: float = _NODE_TIMEOUT_SECONDS) -> str:
-    """A token for one machine. A stack that has only just started may need several tries.
+async def start_simulated_nodes(assembly: Assembly, supervisor: Supervisor) -> None:
+    """Starts the process of the simulated nodes under the supervisor; they boot and join in their own time.
+
+    Raises:
+        StackError: the registry gave no join token in time.
+    """
+    headers = {"Authorization": f"Bearer {assembly.keys.operator_key}"}
+    async with httpx.AsyncClient(base_url=assembly.options.url, headers=headers, timeout=10) as client:
+        token = await make_join_token(client, {"expires_in_seconds": _FLEET_TOKEN_SECONDS})
+    supervisor.add([fleet_process(assembly, token)])
+
+
+async def make_join_token(
+    client: httpx.AsyncClient,
+    spec: Mapping[str, int] = MappingProxyType({"expires_in_seconds": 3600, "max_uses": 1}),
+    timeout_seconds: float = _NODE_TIMEOUT_SECONDS,
+) -> str:
+    """A token, by default for one machine. A stack that has only just started may need several tries.
 
     Raises:
         StackError: the registry gave none in time.
@@ -40,7 +60,7 @@ async def make_join_token(client: httpx.AsyncClient, timeout_seconds: float = _N
         try:
             response = await client.post(
                 "/v1/join-tokens",
-                json={"expires_in_seconds": 3600, "max_uses": 1},
+                json=dict(spec),
                 headers={"Idempotency-Key": f"up-{time.time_ns()}"},
             )
         except httpx.HTTPError as error:

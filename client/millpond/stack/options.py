@@ -19,6 +19,8 @@ class StackOptions:
         database_url: Owner's URL of a PostgreSQL to use instead of the embedded one.
         redis_url: URL of a Redis or Valkey to use instead of the embedded one.
         join_node: Whether this machine joins as a node.
+        simulate: What simulated nodes there are: files, folders, or `openb:N`; none = no process for them. The folder
+            `fleet/orders` of the stack is then looked at as well.
         stop_tasks: Whether the node agent stops its tasks when the stack stops; else they run on and are adopted.
         settings: Further environment variables of the services, such as MILLPOND_LOG_LEVEL.
     """
@@ -31,6 +33,7 @@ class StackOptions:
     database_url: str | None = None
     redis_url: str | None = None
     join_node: bool = True
+    simulate: tuple[str, ...] = ()
     stop_tasks: bool = False
     settings: dict[str, str] = field(default_factory=dict)
 

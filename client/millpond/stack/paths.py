@@ -57,6 +57,11 @@ class StackPaths:
         return self.folder / "work"
 
     @property
+    def fleet(self) -> Path:
+        """What simulated nodes there are (`orders`), and who they are (`state`)."""
+        return self.folder / "fleet"
+
+    @property
     def status_file(self) -> Path:
         """What the supervisor says about its processes, JSON."""
         return self.runtime / "status.json"

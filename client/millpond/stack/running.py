@@ -14,7 +14,7 @@ from millpond.stack.assembly import (
 )
 from millpond.stack.engines import Engine
 from millpond.stack.errors import StackError
-from millpond.stack.joining import join_this_machine
+from millpond.stack.joining import join_this_machine, start_simulated_nodes
 from millpond.stack.keys import SERVICES, load_keys, operator_key_file, write_environment
 from millpond.stack.launchers import ForkLauncher, ProgramLauncher
 from millpond.stack.lock import StackLock
@@ -68,6 +68,9 @@ async def run_stack(options: StackOptions, on_ready: OnReady, tell: Callable[[st
             if options.join_node:
                 tell("joining this machine as a node")
                 await join_this_machine(assembly, supervisor)
+            if options.simulate:
+                tell("starting the simulated nodes")
+                await start_simulated_nodes(assembly, supervisor)
             await on_ready(
                 RunningStack(
                     options,

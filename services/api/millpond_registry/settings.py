@@ -28,6 +28,9 @@ class Settings(ServiceSettings):
         1.0, ge=0.05, le=60, description="seconds between two counts of what changed, and between capacity events"
     )
     recount_seconds: float = Field(60.0, ge=0.1, le=3600, description="seconds between full recounts of capacity")
+    replenish_interval_seconds: float = Field(
+        5.0, ge=0.05, le=600, description="seconds between two looks at the pools' thresholds and at lent nodes"
+    )
     telemetry_max_bytes: int = Field(
         134_217_728, ge=1_048_576, description="about how many bytes the telemetry stream may hold in Redis"
     )

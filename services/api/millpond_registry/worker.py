@@ -10,6 +10,7 @@ from millpond_kernel.worker import ServiceWorker, WorkerKernel
 from millpond_registry.consumers.scheduler import scheduler_consumer
 from millpond_registry.loops.capacity import count_capacity
 from millpond_registry.loops.nodes import watch_nodes
+from millpond_registry.loops.pools import replenish_pools
 from millpond_registry.settings import Settings
 from millpond_registry.usecases.beginnings import prepare
 
@@ -20,6 +21,7 @@ def _parts(kernel: WorkerKernel) -> tuple[Sequence[Consumer], Sequence[Loop]]:
     loops = (
         watch_nodes(kernel, settings.watch_interval_seconds),
         count_capacity(kernel, settings.capacity_interval_seconds, settings.recount_seconds),
+        replenish_pools(kernel, settings.replenish_interval_seconds),
     )
     return (scheduler_consumer(),), loops
 

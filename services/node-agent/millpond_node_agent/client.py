@@ -54,8 +54,11 @@ class BadAddress(ValueError):
 class HttpClient:
     """Requests to one base URL over kept connections."""
 
-    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None, connections: int = 32) -> None:
         """Prepare; nothing is connected yet. `transport` None = the network.
+
+        Args:
+            connections: most at one time; a quarter of them is kept open while idle.
 
         Raises:
             BadAddress: not an http or https URL.
@@ -65,7 +68,9 @@ class HttpClient:
             base_url=check_url(url),
             transport=transport,
             headers={"user-agent": f"millpond-node-agent/{VERSION}", "content-type": "application/json"},
-            limits=httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=60.0),
+            limits=httpx.Limits(
+                max_connections=connections, max_keepalive_connections=connections // 4, keepalive_expiry=60.0
+            ),
             # A proxy meant for the outside must not be asked about this machine itself.
             trust_env=not _is_loopback(url),
         )

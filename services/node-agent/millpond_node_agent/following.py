@@ -5,10 +5,9 @@ in between is given again; once launched, everything that is reported can be rea
 """
 
 import asyncio
-import os
 from dataclasses import dataclass, replace
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.jobs import EndReason, SimulateSpec
 from millpond_contracts.bodies.work import Assignment, HeldAllocation, ReportKind
 from millpond_contracts.ids import AllocationId
 from millpond_node_agent.control_plane import ControlPlane
@@ -20,12 +19,14 @@ from millpond_node_agent.report import Reporter, end_reason, exit_number
 from millpond_node_agent.runtimes.boottime import boot_id, monotonic_ms
 from millpond_node_agent.runtimes.protocol import (
     DeviceGrant,
+    EndWatch,
     GroupNotEmpty,
     RefusalCode,
     RefusedTask,
     Run,
     RunNotFound,
     Runtime,
+    Simulation,
     TaskSpec,
     TaskState,
     TaskStatus,
@@ -187,7 +188,7 @@ class Follower:
 
     async def _watch(self) -> int:
         """Tell every change until the run has ended; returns the number of the last report."""
-        watch: ExitWatch | None = None
+        watch: EndWatch | None = None
         emptying = iter(_EMPTYING_SECONDS)
         pause = _LOOK_SECONDS
         try:
@@ -200,8 +201,8 @@ class Follower:
                 if status.state in (TaskState.UNKNOWN, TaskState.PREPARED):
                     self._give_up(status)
                 await self._obey()
-                if watch is None and status.pid is not None:
-                    watch = ExitWatch(status.pid, self._wake)
+                if watch is None:
+                    watch = self._tools.runtime.watch(self._run.allocation_id, status, self._wake)
                 if watch is None or watch.has_ended:
                     pause = next(emptying, pause if pause < _LOOK_SECONDS else _EMPTYING_SECONDS[-1])
                 await wait_within(self._wake.wait(), pause)
@@ -298,33 +299,6 @@ class Follower:
         return self._tools.stops.find(self._run.allocation_id)
 
 
-class ExitWatch:
-    """Sets an event the moment a process ends, child or not."""
-
-    def __init__(self, pid: int, event: asyncio.Event) -> None:
-        self._event = event
-        self.has_ended = False
-        try:
-            self._descriptor = os.pidfd_open(pid)
-        except OSError:
-            self._descriptor = -1
-            self._end()
-        else:
-            asyncio.get_running_loop().add_reader(self._descriptor, self._end)
-
-    def close(self) -> None:
-        """Stop watching."""
-        if self._descriptor >= 0:
-            asyncio.get_running_loop().remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _end(self) -> None:
-        self.has_ended = True
-        self._event.set()
-        self.close()
-
-
 def assigned_run(assignment: Assignment) -> Run:
     """The run that the assignment will become; nothing of it exists yet."""
     terms = TaskTerms(
@@ -347,4 +321,17 @@ def assigned_run(assignment: Assignment) -> Run:
 
 def task_spec(assignment: Assignment, run: Run) -> TaskSpec:
     """What the runtime is to run for the assignment that becomes `run`."""
-    return TaskSpec(run.terms, assignment.command, assignment.env, assignment.image, assignment.time_limit_seconds)
+    return TaskSpec(
+        run.terms,
+        assignment.command,
+        assignment.env,
+        assignment.image,
+        assignment.time_limit_seconds,
+        None if assignment.simulate is None else _simulation(assignment.simulate),
+    )
+
+
+def _simulation(spec: SimulateSpec) -> Simulation:
+    curves = {name: sorted((point.at_seconds, point.value) for point in curve) for name, curve in spec.signals.items()}
+    signals = {name: tuple(points) for name, points in curves.items()}
+    return Simulation(spec.seconds, spec.exit_code, spec.stop_seconds, signals)

@@ -6,7 +6,9 @@ One object holds the newest inventory; three loops take it, beat and check. The 
 import asyncio
 import random
 from collections import deque
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import ValidationError
 
@@ -26,7 +28,7 @@ from millpond_node_agent.control_plane import ControlPlane
 from millpond_node_agent.hardware.cpus import HostUnreadableError
 from millpond_node_agent.hardware.inventory import is_changed
 from millpond_node_agent.hardware.supervisor import HardwareSupervisor
-from millpond_node_agent.health import CheckFailed, Places, check_node
+from millpond_node_agent.health import CheckFailed
 from millpond_node_agent.lease import Lease
 from millpond_node_agent.observability import log
 from millpond_node_agent.pausing import wait_within
@@ -38,6 +40,23 @@ _INVENTORY = "inventory.json"
 _SIGNALS_KEPT = 8192
 _SIGNALS_PER_BEAT = 4000  # of the longest names these stay below the largest body that a service takes
 _CHECK = "node_check"
+
+
+class HardwareSource(Protocol):
+    """A machine's inventory and signals, however they come about."""
+
+    @property
+    def inventory(self) -> NodeInventory | None:
+        """The newest one; None before the first probe."""
+        ...
+
+    async def probe(self) -> bool:
+        """Take the inventory again; whether the machine is another than before."""
+        ...
+
+    async def sample(self) -> list[Signal]:
+        """One sample of everything, on the clock that the heartbeat tells."""
+        ...
 
 
 class Hardware:
@@ -77,12 +96,17 @@ class Pulse:
     """The loops towards the registry."""
 
     def __init__(
-        self, settings: AgentSettings, plane: ControlPlane, hardware: Hardware, runtime: Runtime, lease: Lease
+        self,
+        settings: AgentSettings,
+        plane: ControlPlane,
+        hardware: HardwareSource,
+        check_machine: Callable[[], Awaitable[dict[str, str]]],
+        lease: Lease,
     ) -> None:
         self._settings = settings
         self._plane = plane
         self._hardware = hardware
-        self._runtime = runtime
+        self._check_machine = check_machine
         self._lease = lease
         self._heartbeat_seconds = 10.0
         self._sequence = 0
@@ -146,7 +170,7 @@ class Pulse:
             await self._lease.wait_until_valid()
             self._check.clear()
             try:
-                checks = await check_node(self._runtime, self._places())
+                checks = await self._check_machine()
                 await self._plane.send_ready(ReadyReport(checks=checks))
                 self._note_check(None)
                 backoff.reset()
@@ -212,9 +236,6 @@ class Pulse:
         else:
             self._open_condition = None
             self._conditions = [Condition(target="node", name=_CHECK, open=False)]
-
-    def _places(self) -> Places:
-        return Places(self._settings.state_dir, self._settings.work_dir, self._settings.minimum_free_mib)
 
 
 def wanted_name(hostname: str | None) -> str:

@@ -1,4 +1,4 @@
-"""`millpond-node-agent`: make this machine a node (`join`), and be its agent (`run`)."""
+"""`millpond-node-agent`: make this machine a node (`join`), be its agent (`run`), or be many (`--simulate`)."""
 
 import argparse
 import asyncio
@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +19,19 @@ from millpond_node_agent.identity import FolderInUse
 from millpond_node_agent.observability import configure_logging, log
 from millpond_node_agent.runtimes.process import UnreachableWorkFolder
 from millpond_node_agent.settings import AgentSettings, ExitCode
+from millpond_node_agent.simulation.descriptions import DescriptionRefused
+from millpond_node_agent.simulation.fleet import Fleet
 
 _TOKEN_VARIABLE = "MILLPOND_JOIN_TOKEN"
+_SIMULATE = "--simulate"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command and exits with a code of `ExitCode`."""
-    options = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0].partition("=")[0] == _SIMULATE:
+        words.insert(0, "run")  # a simulation needs no word of its own
+    options = build_parser().parse_args(words)
     configure_logging(options.log_level, "console" if sys.stderr.isatty() else "json")
     sys.exit(run_command(options))
 
@@ -36,8 +42,8 @@ def run_command(options: argparse.Namespace) -> ExitCode:
         settings = read_settings(options)
         _raise_file_limit()
         with asyncio.Runner() as runner:
-            return runner.run(_join(settings) if options.command == "join" else _run(settings))
-    except (NotJoined, BadAddress, UnreachableWorkFolder, HostUnreadableError) as error:
+            return runner.run(_choose(options, settings))
+    except (DescriptionRefused, NotJoined, BadAddress, UnreachableWorkFolder, HostUnreadableError) as error:
         log.error("cannot_start", reason=str(error))
         return ExitCode.NOT_JOINED
     except Refused as refused:
@@ -65,8 +71,18 @@ async def _join(settings: AgentSettings) -> ExitCode:
     return ExitCode.OK
 
 
-async def _run(settings: AgentSettings) -> ExitCode:
-    agent, stop = Agent(settings), asyncio.Event()
+def _choose(options: argparse.Namespace, settings: AgentSettings) -> Coroutine[None, None, ExitCode]:
+    if options.command == "join":
+        return _join(settings)
+    if options.simulate:
+        if settings.url is None:
+            raise NotJoined("simulated nodes need --url, the control plane's address")
+        return _run(Fleet(settings, options.simulate, settings.url))
+    return _run(Agent(settings))
+
+
+async def _run(agent: Agent | Fleet) -> ExitCode:
+    stop = asyncio.Event()
     running = asyncio.current_task()
     assert running is not None
 
@@ -96,6 +112,13 @@ def build_parser() -> argparse.ArgumentParser:
     join.add_argument("token", nargs="?", help=f"a join token; better in ${_TOKEN_VARIABLE}, which `ps` does not show")
     run = commands.add_parser("run", help="be this machine's agent until SIGTERM or SIGINT")
     run.add_argument("--url", help="the control plane's address, needed the first time")
+    run.add_argument(
+        _SIMULATE,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="be the simulated nodes that a file or the files of a folder describe, or `openb:N`; may be repeated",
+    )
     run.add_argument("--stop-tasks", action="store_true", help="when stopped, stop all tasks first; else they run on")
     for command in (join, run):
         command.add_argument("--state-dir", type=Path, help="key, reports, logs; private to the agent")

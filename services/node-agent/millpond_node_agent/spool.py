@@ -65,8 +65,12 @@ class SpoolLimits:
 class Spool:
     """The two files in one folder. Safe to use from several threads; one process at a time."""
 
-    def __init__(self, folder: Path, limits: SpoolLimits | None = None) -> None:
-        """Open the files of `folder` (made 0700 when missing) and drop lines that a crash cut short."""
+    def __init__(self, folder: Path, limits: SpoolLimits | None = None, *, is_durable: bool = True) -> None:
+        """Open the files of `folder` (made 0700 when missing) and drop lines that a crash cut short.
+
+        Without `is_durable` what is written survives the end of the process, and no power cut.
+        """
+        self._is_durable = is_durable
         self._limits = limits or SpoolLimits()
         self._folder = folder
         self._lock = threading.Lock()
@@ -75,12 +79,12 @@ class Spool:
         self._acknowledged = int(acknowledged["acknowledged"]) if acknowledged else 0
         self._sequence = self._acknowledged
         self._pending: deque[SpooledReport] = deque()
-        self._reports = _LineFile(folder / _REPORTS)
+        self._reports = _LineFile(folder / _REPORTS, is_durable)
         for line in _lines(folder / _REPORTS):
             self._sequence = max(self._sequence, int(line["sequence"]))
             if line["sequence"] > self._acknowledged:
                 self._pending.append(SpooledReport(line["sequence"], line["report"]))
-        self._journal = _LineFile(self.journal_path)
+        self._journal = _LineFile(self.journal_path, self._is_durable)
         self._recorded = self._read_recorded()
 
     @property
@@ -123,7 +127,9 @@ class Spool:
             upto = min(upto, self._sequence)
             if upto <= self._acknowledged:
                 return
-            runfolder.write_document(str(self._folder / _ACKNOWLEDGED), {"acknowledged": upto}, durable=True)
+            runfolder.write_document(
+                str(self._folder / _ACKNOWLEDGED), {"acknowledged": upto}, durable=self._is_durable
+            )
             self._acknowledged = upto
             while self._pending and self._pending[0].sequence <= upto:
                 self._pending.popleft()
@@ -191,15 +197,16 @@ class Spool:
         newest.rename(self._folder / f"journal.{number}.jsonl")
         for path in [*older, newest][: -self._limits.journal_parts]:
             path.unlink(missing_ok=True)
-        self._journal = _LineFile(self.journal_path)
+        self._journal = _LineFile(self.journal_path, self._is_durable)
         self._recorded = self._read_recorded()
 
 
 class _LineFile:
     """A file of JSON lines: a line is on disk, whole, when `append` returns, or it is not there at all."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_durable: bool) -> None:
         self._path = path
+        self._is_durable = is_durable
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self.size = _whole_lines(path)
         os.ftruncate(self._file, self.size)
@@ -208,7 +215,7 @@ class _LineFile:
         data = _encode(line)
         try:
             _write_all(self._file, data)
-            os.fdatasync(self._file)
+            self._sync(self._file)
         except OSError:
             os.ftruncate(self._file, self.size)
             raise
@@ -221,7 +228,7 @@ class _LineFile:
         fresh = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         for line in lines:
             _write_all(fresh, _encode(line))
-        os.fsync(fresh)
+        self._sync(fresh)
         scratch.replace(self._path)
         os.close(self._file)
         self._file = fresh
@@ -229,6 +236,10 @@ class _LineFile:
 
     def close(self) -> None:
         os.close(self._file)
+
+    def _sync(self, descriptor: int) -> None:
+        if self._is_durable:
+            os.fdatasync(descriptor)
 
 
 def _encode(line: Mapping[str, object]) -> bytes:

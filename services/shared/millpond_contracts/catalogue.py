@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from millpond_contracts.resources import ComputeRates
+from millpond_contracts.resources import ComputeRates, DeviceKind
 
 MIB_PER_GIB = 1024
 
@@ -34,6 +34,9 @@ _TWO_DEVICES = frozenset(
         "Wormhole n300",
     }
 )
+
+# Vendors whose accelerators are sold as neural processors; everybody else's are GPUs.
+_NPU_VENDORS = frozenset({"aws", "cambricon", "enflame", "google", "huawei", "kunlunxin", "tenstorrent", "tsingmicro"})
 
 # Words that name a maker, a brand or a product line, not a model.
 _NOISE = frozenset(
@@ -95,6 +98,11 @@ class CatalogueEntry:
             return None
         board = round(self.memory_gib * MIB_PER_GIB)
         return board // 2 if self.model in _TWO_DEVICES else board
+
+    @property
+    def kind(self) -> DeviceKind:
+        """What kind of device the vendor sells it as."""
+        return DeviceKind.NPU if self.vendor in _NPU_VENDORS else DeviceKind.GPU
 
     @property
     def unified_memory(self) -> bool:

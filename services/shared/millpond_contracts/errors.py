@@ -48,6 +48,8 @@ class ErrorCode(StrEnum):
     POOL_NOT_FOUND = "registry.pool.not_found", 404, "No such pool"
     POOL_NOT_EMPTY = "registry.pool.not_empty", 409, "The pool still holds nodes"
     POOL_NONE_MATCHES = "registry.pool.none_matches", 409, "No pool takes this node"
+    LOAN_NOT_FOUND = "registry.loan.not_found", 404, "No such loan"
+    LOAN_STATE = "registry.loan.state", 409, "The loan's state does not allow this"
     NODE_NOT_FOUND = "registry.node.not_found", 404, "No such node"
     NODE_SUPERSEDED = "registry.node.superseded", 409, "A newer session of this node exists"
     NODE_STATE = "registry.node.state", 409, "The node's state does not allow this"

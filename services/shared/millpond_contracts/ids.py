@@ -103,6 +103,11 @@ class PoolId(TypedId):
     prefix = "pool"
 
 
+class LoanId(TypedId):
+    __slots__ = ()
+    prefix = "loan"
+
+
 class NodeId(TypedId):
     __slots__ = ()
     prefix = "node"

@@ -186,6 +186,10 @@ class Taint(_Record):
     value: Text | None = None
 
 
+SIMULATED_TAINT = "simulated"
+"""The taint of every simulated node and of no other; a simulated job tolerates it, and nothing else does."""
+
+
 class Isolation(StrEnum):
     """How tasks of different tenants are kept apart on a node."""
 

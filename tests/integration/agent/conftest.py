@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from millpond_node_agent.agent import Agent
@@ -18,6 +20,9 @@ from millpond_node_agent.observability import configure_logging
 from millpond_node_agent.runtimes.process import ProcessRuntime, ProcessSettings
 from millpond_node_agent.settings import AgentSettings, ExitCode
 from tests.fakes.control_plane import JOIN_TOKEN, FakeControlPlane, serving
+from tests.integration.agent.waters import Waters
+from tests.integration.databases import MigratedDatabase
+from tests.integration.services import run_services
 
 
 @dataclass(slots=True)
@@ -115,3 +120,21 @@ async def _remove_tasks(bench: Bench) -> None:
     for run in await runtime.list_runs():
         await runtime.stop(run.allocation_id, 0)
         await runtime.remove(run.allocation_id)
+
+
+@pytest.fixture
+async def waters(migrated: MigratedDatabase, place: Path) -> AsyncIterator[Waters]:
+    (place / "orders").mkdir()
+    overrides: dict[str, Any] = {
+        "log_folder": place / "logs",
+        "heartbeat_seconds": 2,
+        "replenish_interval_seconds": 0.5,
+        "database_pool_size": 12,
+    }
+    async with run_services(migrated, ("quota", "registry", "scheduler"), **overrides) as services:
+        assert isinstance(services.transport, httpx.ASGITransport)
+        async with serving(services.transport.app) as url:
+            operator = services.as_key()
+            pool = (await operator("POST", "/v1/pools", {"name": "main"}, expect=201)).json()["pool_id"]
+            token = (await operator("POST", "/v1/join-tokens", {"pool_id": pool}, expect=201)).json()["token"]
+            yield Waters(services, operator, url, token, pool, place)

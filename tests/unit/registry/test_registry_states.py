@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.ids import NodeId, PoolId
+from millpond_registry.domain.loans import TRANSITIONS as LOANS
 from millpond_registry.domain.nodes import (
     Node,
     add_cordon,
@@ -127,4 +128,6 @@ def test_enter_state_when_entered_then_dated() -> None:
 def test_readme_when_read_then_its_diagram_is_the_transition_table() -> None:
     readme = files("millpond_registry").joinpath("README.md").read_text(encoding="utf-8")
     drawn = set(re.findall(r"^    (\w+) --> (\w+):", readme, re.MULTILINE))
-    assert drawn == {(str(state), str(wanted)) for state, edges in TRANSITIONS.items() for wanted in edges}
+    tables = (TRANSITIONS, LOANS)
+    edges = {(str(state), str(wanted)) for table in tables for state, ends in table.items() for wanted in ends}
+    assert drawn == edges

@@ -82,6 +82,7 @@ def request(
     tolerations: frozenset[str] = frozenset(),
     labels: tuple[tuple[str, str], ...] = (),
     allow_unknown: bool = False,
+    simulated: bool = False,
 ) -> RequestClass:
     """A request; `count` 0 = no device."""
     demand = DeviceDemand(count, milli, slice_memory, DeviceKind.GPU, frozenset(flavors), minima) if count else None
@@ -97,6 +98,7 @@ def request(
         tolerations=tolerations,
         labels=labels,
         allow_unknown=allow_unknown,
+        simulated=simulated,
     )
 
 

@@ -34,6 +34,7 @@ from millpond_contracts.bodies.jobs import (
     JobView,
     Resources,
     RunSpec,
+    SimulateSpec,
 )
 from millpond_contracts.bodies.tenants import Me, VirtualPoolView
 from millpond_contracts.ids import TaskId, TenantId
@@ -119,7 +120,7 @@ class AsyncClient:
 
     async def submit(
         self,
-        command: Sequence[str],
+        command: Sequence[str] = (),
         *,
         cpu_milli: int,
         memory_mib: int,
@@ -132,11 +133,12 @@ class AsyncClient:
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         image: str | None = None,
+        simulate: SimulateSpec | None = None,
     ) -> JobView:
         """Submits a job of one group; for more, build a `JobSpec` for `client.jobs.submit`.
 
         Args:
-            command: The program and its arguments; no shell interprets them.
+            command: The program and its arguments; no shell interprets them. May be left out with `simulate`.
             cpu_milli: Thousandths of a core per task.
             memory_mib: MiB per task.
             name: Lower case; need not be unique.
@@ -148,13 +150,14 @@ class AsyncClient:
             env: Variables of the task's environment.
             labels: For finding and billing.
             image: A container image; None = a process on the node.
+            simulate: How simulated nodes act the tasks out; None = they run, on real nodes.
         """
         group = GroupSpec(
             count=count,
             resources=Resources(
                 cpu_milli=cpu_milli, memory_mib=memory_mib, devices=() if devices is None else (devices,)
             ),
-            run=RunSpec(command=tuple(command), image=image, env=dict(env or {})),
+            run=RunSpec(command=tuple(command), image=image, env=dict(env or {}), simulate=simulate),
         )
         spec = JobSpec(
             name=name,

@@ -157,6 +157,12 @@ def tell_hosts(tally: Tally) -> list[HostCapacity]:
     return figures
 
 
+def available_of(tally: Tally) -> dict[str, int]:
+    """What is available: `device/<flavor>`, `cpu`, `memory` -> milli or MiB."""
+    devices = {f"device/{figures.flavor}": figures.available for figures in tell_devices(tally)}
+    return devices | {figures.resource: figures.available for figures in tell_hosts(tally)}
+
+
 def describe_drift(found: Tally, counted: Tally) -> str:
     """In words which figures were wrong, at most five."""
     before, after = _flat(found.to_json()), _flat(counted.to_json())

@@ -13,8 +13,6 @@ from millpond_contracts.resources import Device, DeviceKind
 
 UNKNOWN_PREFIX = "unknown-"
 
-# Vendors whose accelerators are sold as neural processors; everybody else's are GPUs.
-_NPU_VENDORS = frozenset({"aws", "cambricon", "enflame", "google", "huawei", "kunlunxin", "tenstorrent", "tsingmicro"})
 _MAX_NAME = 63
 
 
@@ -25,9 +23,7 @@ def builtin_flavors() -> tuple[FlavorView, ...]:
     for entry in load_catalogue():
         name = flavor_name(entry.vendor, entry.model)
         selector = FlavorSelector(vendor=entry.vendor, model_key=entry.model)
-        flavors[name] = FlavorView(
-            name=name, kind=_kind_of(entry.vendor), selector=selector, builtin=True, generation=1
-        )
+        flavors[name] = FlavorView(name=name, kind=entry.kind, selector=selector, builtin=True, generation=1)
     return tuple(flavors[name] for name in sorted(flavors))
 
 
@@ -98,7 +94,3 @@ def _fits(selector: FlavorSelector, device: Device, model_key: str | None) -> bo
 
 def _given(selector: FlavorSelector) -> int:
     return sum(value is not None for value in selector.model_dump().values())
-
-
-def _kind_of(vendor: str) -> DeviceKind:
-    return DeviceKind.NPU if vendor in _NPU_VENDORS else DeviceKind.GPU

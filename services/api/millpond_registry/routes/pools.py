@@ -1,18 +1,22 @@
 """`/v1/pools`: operators change pools, tenants see the shared ones and their own."""
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
 
+from fastapi import APIRouter, Query, Request, Response
+
+from millpond_contracts.bodies.loans import LoanState, LoanView, ReturnRequest, ShortageView
 from millpond_contracts.bodies.nodes import PoolCapacity, PoolSpec, PoolView
 from millpond_contracts.bodies.shapes import Page
-from millpond_contracts.ids import PoolId
+from millpond_contracts.ids import LoanId, PoolId
 from millpond_kernel.auth import OperatorCaller
 from millpond_kernel.filters import LabelQuery, NameQuery
 from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
 from millpond_registry.routes.access import CatalogueReader
+from millpond_registry.store import loans as rows_of_loans
 from millpond_registry.store import pools as rows_of_pools
-from millpond_registry.usecases import capacity
+from millpond_registry.usecases import capacity, loans
 from millpond_registry.usecases import pools as usecases
 
 router = APIRouter(prefix="/v1/pools", tags=["pools"])
@@ -61,6 +65,38 @@ async def get_capacity(request: Request, response: Response, pool_id: PoolId, ca
         figures = await capacity.get_capacity(unit, pool_id)
     response.headers["ETag"] = etag(figures.generation)
     return figures
+
+
+@router.get("/{pool_id}/shortages")
+async def list_shortages(request: Request, pool_id: PoolId, caller: OperatorCaller) -> Page[ShortageView]:
+    """What the pool has less of than its thresholds ask for."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        found = await loans.list_shortages(unit, pool_id)
+    return Page[ShortageView](items=list(found))
+
+
+@router.get("/{pool_id}/loans")
+async def list_loans(
+    request: Request,
+    pool_id: PoolId,
+    caller: OperatorCaller,
+    paging: Paging,
+    state: Annotated[LoanState | None, Query(description="only loans in this state")] = None,
+) -> Page[LoanView]:
+    """Nodes that the pool lent or borrowed: who lent what, why, and when it returns."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        await usecases.get_pool(unit, pool_id)
+        found = await rows_of_loans.list_loans(unit, pool_id, paging.after_uuid(), paging.limit + 1, state)
+    return make_page(found, paging, lambda loan: loan, lambda loan: loan.loan_id)
+
+
+@router.post("/{pool_id}/loans/{loan_id}/return", status_code=202)
+async def return_node(
+    request: Request, pool_id: PoolId, loan_id: LoanId, body: ReturnRequest, caller: OperatorCaller
+) -> LoanView:
+    """Sends a lent node home before it is due; what still runs at the deadline is stopped."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        return await loans.return_node(unit, caller, pool_id, loan_id, body)
 
 
 @router.put("/{pool_id}")

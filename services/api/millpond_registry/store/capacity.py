@@ -71,6 +71,11 @@ async def find_figures(unit: UnitOfWork, pool_id: PoolId) -> asyncpg.Record | No
     return await unit.fetchrow("SELECT * FROM capacity WHERE pool_id = $1", pool_id)
 
 
+async def read_all_figures(unit: UnitOfWork) -> list[asyncpg.Record]:
+    """The rows of all pools; there are few."""
+    return await unit.fetch("SELECT * FROM capacity ORDER BY pool_id")
+
+
 async def list_figures(unit: UnitOfWork, after: UUID, limit: int) -> list[asyncpg.Record]:
     """Rows of pools by id."""
     return await unit.fetch("SELECT * FROM capacity WHERE pool_id > $1 ORDER BY pool_id LIMIT $2", after, limit)

@@ -178,3 +178,36 @@ capacity = Table(
     Column("recounted_at", INSTANT, nullable=True),
     Column("generation", BigInteger, nullable=False),
 )
+
+# Nodes that pools lend one another, and what pools are short of; `threshold` is `device/<flavor>`, `cpu` or `memory`.
+loan = Table(
+    "loan",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("node_id", Uuid, nullable=False),
+    Column("from_pool_id", Uuid, nullable=False),
+    Column("to_pool_id", Uuid, nullable=False),
+    Column("threshold", Text, nullable=False),
+    Column("amount", BigInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("state_since", INSTANT, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("asked_at", INSTANT, nullable=False),
+    Column("arrived_at", INSTANT, nullable=True),
+    Column("due_at", INSTANT, nullable=True),
+    Column("ended_at", INSTANT, nullable=True),
+    Column("generation", BigInteger, nullable=False),
+)
+_OPEN_LOAN = text("state IN ('moving', 'lent', 'returning')")
+Index("loan_open", loan.c.node_id, unique=True, postgresql_where=_OPEN_LOAN)
+Index("loan_from", loan.c.from_pool_id)
+Index("loan_to", loan.c.to_pool_id)
+shortage = Table(
+    "shortage",
+    metadata,
+    Column("pool_id", Uuid, ForeignKey("registry.pool.id", ondelete="CASCADE"), primary_key=True),
+    Column("threshold", Text, primary_key=True),
+    Column("low", BigInteger, nullable=False),
+    Column("available", BigInteger, nullable=False),
+    Column("since", INSTANT, nullable=False),
+)

@@ -11,7 +11,7 @@ from millpond_kernel.generation import check_if_match
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import UnitOfWork
-from millpond_registry.store import capacity, pools
+from millpond_registry.store import capacity, loans, pools
 
 DEFAULT_POOL = "default"
 
@@ -73,6 +73,10 @@ async def delete_pool(unit: UnitOfWork, caller: Principal, pool_id: PoolId, if_m
     if held:
         raise ProblemError(
             ErrorCode.POOL_NOT_EMPTY, f"Pool {current.name} holds or expects {held} nodes; move or remove them first."
+        )
+    if await loans.count_open_loans(unit, pool_id):
+        raise ProblemError(
+            ErrorCode.POOL_NOT_EMPTY, f"Pool {current.name} lends or borrows nodes; let them return first."
         )
     await pools.delete_pool(unit, pool_id)
     gone = current.model_copy(update={"generation": current.generation + 1})

@@ -47,6 +47,7 @@ from millpond_node_agent.runtimes.protocol import (
 from millpond_node_agent.runtimes.records import is_alive, lost_exit, parse_run, read_status, run_document
 from millpond_node_agent.runtimes.runfolder import Document
 from millpond_node_agent.runtimes.visibility import device_groups
+from millpond_node_agent.runtimes.watching import ExitWatch
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,79}\Z")
 _POLL_SECONDS = 0.02
@@ -116,6 +117,9 @@ class ProcessRuntime:
     async def status(self, allocation_id: str) -> TaskStatus:
         self._load(allocation_id)
         return read_status(self._runs / allocation_id)
+
+    def watch(self, allocation_id: str, status: TaskStatus, event: asyncio.Event) -> ExitWatch | None:
+        return None if status.pid is None else ExitWatch(status.pid, event)
 
     async def signal(self, allocation_id: str, number: int) -> bool:
         self._load(allocation_id)
@@ -335,6 +339,8 @@ def _check(spec: TaskSpec) -> None:
     """Refuse what no run could be made of."""
     if not _NAME.match(spec.allocation_id):
         raise RefusedTask(RefusalCode.BAD_IDENTITY, f"{spec.allocation_id[:80]!r} cannot name a folder")
+    if spec.simulation is not None:
+        raise RefusedTask(RefusalCode.SIMULATED, "the task is a simulation, and this is a real machine")
     if spec.image is not None:
         detail = f"image {spec.image[:80]!r}: this node has no container runtime"
         raise RefusedTask(RefusalCode.IMAGE_WITHOUT_RUNTIME, detail)

@@ -5,6 +5,7 @@ Life of one run, named by its allocation: `prepare` -> `start` -> `status` … -
 repeated; a repeated one changes nothing.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +16,8 @@ class RefusalCode(StrEnum):
     """Why a task cannot run here: a closed list."""
 
     IMAGE_WITHOUT_RUNTIME = "image_without_runtime"
+    SIMULATED = "simulated"
+    NOT_SIMULATED = "not_simulated"
     BAD_IDENTITY = "bad_identity"
     BAD_COMMAND = "bad_command"
     BAD_ENVIRONMENT = "bad_environment"
@@ -76,8 +79,21 @@ class TaskTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulation:
+    """How a simulated task goes: active for `seconds`, then the exit code; `stop_seconds` from a stop to its end.
+
+    `signals`: name -> points of (seconds since it is active, value), in order of time.
+    """
+
+    seconds: float
+    exit_code: int
+    stop_seconds: float
+    signals: Mapping[str, tuple[tuple[float, float], ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """One attempt of a task, as assigned.
+    """One attempt of a task, as assigned. With `simulation` it is acted out, never executed.
 
     Command and environment may hold secrets: neither is shown, logged or written to disk.
     """
@@ -87,6 +103,7 @@ class TaskSpec:
     env: Mapping[str, str] = field(repr=False)
     image: str | None
     time_limit_seconds: int | None
+    simulation: Simulation | None = None
 
     @property
     def allocation_id(self) -> str:
@@ -182,6 +199,16 @@ class RuntimeReport:
     warnings: tuple[str, ...]
 
 
+class EndWatch(Protocol):
+    """Sets an event at the end of a run, or a little before it is over."""
+
+    has_ended: bool
+
+    def close(self) -> None:
+        """Stop watching."""
+        ...
+
+
 class Runtime(Protocol):
     """Runs tasks. All methods raise `RunNotFound` for an allocation that was never prepared or is removed."""
 
@@ -210,6 +237,10 @@ class Runtime(Protocol):
 
     async def status(self, allocation_id: str) -> TaskStatus:
         """What is known of the run now."""
+        ...
+
+    def watch(self, allocation_id: str, status: TaskStatus, event: asyncio.Event) -> EndWatch | None:
+        """Sets `event` once the run ends; None when there is nothing to watch yet."""
         ...
 
     async def signal(self, allocation_id: str, number: int) -> bool:

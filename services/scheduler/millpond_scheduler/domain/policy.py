@@ -51,6 +51,7 @@ def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequenc
         ),  # the owner chose these nodes; the others' hardware is no news to him
     )
     whether_fitting: ShapeFilters = (
+        (Reason.NOT_SIMULATED, shapes.acts_it_out),  # a real node would really run it: nothing else matters then
         (Reason.TAINT, shapes.tolerates_taints),  # the operator shut these nodes to this job, whatever they have
         (Reason.WRONG_ARCHITECTURE, shapes.has_architecture),  # nothing on another instruction set can run
         (Reason.NO_CONTAINER_RUNTIME, shapes.has_runtime),  # the node cannot start it at all

@@ -47,7 +47,7 @@ class RequestClass:
     """Everything that decides where a task may run, without whose turn it is.
 
     `tolerations` are taint keys, or `key=value`; `labels` must all be equal on the node; `allow_unknown` accepts
-    attributes and versions that a node does not report.
+    attributes and versions that a node does not report. `simulated` = only simulated nodes can act it out.
     """
 
     tenant: TenantId
@@ -61,6 +61,7 @@ class RequestClass:
     tolerations: frozenset[str] = frozenset()
     labels: tuple[tuple[str, str], ...] = ()
     allow_unknown: bool = False
+    simulated: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -69,8 +70,9 @@ class RequestClass:
         if not 0 <= self.memory_mib <= MAX_MEMORY_MIB:
             raise ValueError(f"expected memory_mib in 0..{MAX_MEMORY_MIB}, found {self.memory_mib}")
         values = (self.tenant, self.pool, self.cpu_milli, self.memory_mib, self.devices, self.needs_image)
-        matched = (self.architectures, self.ecosystem, self.tolerations, self.labels, self.allow_unknown)
-        object.__setattr__(self, "_hash", hash((values, matched)))  # a key on every decision
+        matched = (self.architectures, self.ecosystem, self.tolerations, self.labels)
+        accepted = (self.allow_unknown, self.simulated)
+        object.__setattr__(self, "_hash", hash((values, matched, accepted)))  # a key on every decision
 
     def __hash__(self) -> int:
         return self._hash

@@ -1,15 +1,25 @@
 """What of a request can be decided from a node's hardware alone: asked once per shape and remembered."""
 
 from millpond_contracts.ecosystem import Compatibility, Ecosystem, check_ecosystem
+from millpond_contracts.resources import SIMULATED_TAINT, Taint
 from millpond_scheduler.domain.nodes import PROCESS_RUNTIME, DeviceProfile, NodeProfile
 from millpond_scheduler.domain.requests import RequestClass
 
 
+def acts_it_out(node: NodeProfile, device: DeviceProfile | None, request: RequestClass) -> bool:
+    """A simulated job needs a simulated node."""
+    return not request.simulated or any(taint.key == SIMULATED_TAINT for taint in node.taints)
+
+
 def tolerates_taints(node: NodeProfile, device: DeviceProfile | None, request: RequestClass) -> bool:
-    """Every taint of the node is tolerated, by key or by key and value."""
-    return all(
-        taint.key in request.tolerations or f"{taint.key}={taint.value}" in request.tolerations for taint in node.taints
-    )
+    """Every taint of the node is tolerated, by key or by key and value; that of simulated nodes by their jobs alone."""
+    return all(_is_tolerated(taint, request) for taint in node.taints)
+
+
+def _is_tolerated(taint: Taint, request: RequestClass) -> bool:
+    if taint.key == SIMULATED_TAINT:
+        return request.simulated
+    return taint.key in request.tolerations or f"{taint.key}={taint.value}" in request.tolerations
 
 
 def has_runtime(node: NodeProfile, device: DeviceProfile | None, request: RequestClass) -> bool:

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     NOT_SCHEDULABLE = "not_schedulable"
     CORDONED = "cordoned"
     LABEL_MISMATCH = "label_mismatch"
+    NOT_SIMULATED = "not_simulated"
     TAINT = "taint"
     WRONG_ARCHITECTURE = "wrong_architecture"
     NO_CONTAINER_RUNTIME = "no_container_runtime"
@@ -87,6 +88,7 @@ _MESSAGES: Mapping[Reason, str] = {
     Reason.NOT_SCHEDULABLE: "the matching nodes are not ready",
     Reason.CORDONED: "the matching nodes are cordoned",
     Reason.LABEL_MISMATCH: "no node carries the labels asked for",
+    Reason.NOT_SIMULATED: "the job is a simulation and the nodes are real",
     Reason.TAINT: "the nodes carry a taint that the job does not tolerate",
     Reason.WRONG_ARCHITECTURE: "the nodes' processor architecture is not one that the job accepts",
     Reason.NO_CONTAINER_RUNTIME: "the job needs an image and the nodes have no container runtime",

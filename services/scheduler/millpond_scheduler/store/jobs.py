@@ -185,7 +185,8 @@ async def list_specs(unit: UnitOfWork, jobs: Sequence[UUID]) -> list[asyncpg.Rec
     """What the leader keeps of jobs: names, labels, and groups without commands and environments as a JSON text."""
     return await unit.fetch(
         "SELECT id, pool_id, project_id, name, labels, spec->'time_limit_seconds' AS time_limit_seconds,"
-        " (SELECT jsonb_agg((g - 'run') || jsonb_build_object('image', g->'run'->'image'))"
+        " (SELECT jsonb_agg((g - 'run') || jsonb_build_object('image', g->'run'->'image',"
+        " 'simulated', coalesce(jsonb_typeof(g->'run'->'simulate') = 'object', false)))"
         "  FROM jsonb_array_elements(spec->'groups') AS g)::text AS groups FROM job WHERE id = ANY($1)",
         jobs,
     )

@@ -101,7 +101,9 @@ async def read_job(unit: UnitOfWork, caller: Principal, job: JobId) -> JobDetail
 
 def _without_commands(spec: JobSpec) -> JobSpec:
     groups = tuple(
-        group.model_copy(update={"run": group.run.model_copy(update={"command": (HIDDEN,), "env": {}})})
+        group.model_copy(
+            update={"run": group.run.model_copy(update={"command": (HIDDEN,) if group.run.command else (), "env": {}})}
+        )
         for group in spec.groups
     )
     return spec.model_copy(update={"groups": groups})

@@ -63,7 +63,8 @@ def request_class(tenant: TenantId, pool: PoolId, group: dict[str, Any]) -> Requ
     """What one task of a group asks for.
 
     Args:
-        group: a group of a stored specification without its command; its image stands beside the resources.
+        group: a group of a stored specification without its command; its image, and whether it is simulated, stand
+            beside the resources.
     """
     resources = group["resources"]
     requires = Requirements.model_validate(group["requires"])
@@ -81,6 +82,7 @@ def request_class(tenant: TenantId, pool: PoolId, group: dict[str, Any]) -> Requ
         tolerations=frozenset(item.key if item.value is None else f"{item.key}={item.value}" for item in tolerations),
         labels=tuple(sorted(requires.labels.items())),
         allow_unknown=requires.allow_unknown,
+        simulated=group.get("simulated", False),
     )
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import AllocationState, DeviceShare, EndReason
+from millpond_contracts.bodies.jobs import AllocationState, DeviceShare, EndReason, SimulateSpec
 from millpond_contracts.bodies.work import Assignment, HeldAllocation, PollAnswer, PollRequest, StopOrder
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, TaskId, TenantId
@@ -198,6 +198,7 @@ def _stop_order(row: asyncpg.Record) -> StopOrder:
 
 def _assignment(row: asyncpg.Record) -> Assignment:
     group: dict[str, Any] = next(group for group in row["groups"] if group["name"] == row["group_name"])
+    simulate = group["run"].get("simulate")
     return Assignment(
         allocation_id=AllocationId.of(row["id"]),
         epoch=row["epoch"],
@@ -215,6 +216,7 @@ def _assignment(row: asyncpg.Record) -> Assignment:
         devices=tuple(DeviceShare.model_validate(share) for share in row["devices"]),
         stop_grace_seconds=row["stop_grace_seconds"],
         time_limit_seconds=row["time_limit_seconds"],
+        simulate=None if simulate is None else SimulateSpec.model_validate(simulate),
     )
 
 

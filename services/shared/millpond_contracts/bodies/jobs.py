@@ -104,12 +104,46 @@ EnvValue = Annotated[str, StringConstraints(max_length=32_768, pattern=r"^[^\x00
 Argument = Annotated[str, StringConstraints(max_length=131_072, pattern=r"^[^\x00]*$")]
 
 
-class RunSpec(Incoming):
-    """What to execute. With `image` null the command runs as a process on the node."""
+class CurvePoint(Incoming):
+    """A point of a signal's curve: between two points it is a straight line, before and after them level."""
 
-    command: Annotated[tuple[Argument, ...], Field(min_length=1, max_length=1024)]
+    at_seconds: float = Field(ge=0, le=31_536_000)
+    value: float = Field(ge=0, le=1e15, allow_inf_nan=False)
+
+
+SignalName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,64}$")]
+Curve = Annotated[tuple[CurvePoint, ...], Field(min_length=1, max_length=64)]
+
+
+class SimulateSpec(Incoming):
+    """A task that a simulated node acts out and no real node takes: it holds what it asks for and computes nothing.
+
+    It is active for `seconds` and ends with `exit_code`. Told to stop, it takes `stop_seconds`, or is killed at the end
+    of its grace. `signals` are curves over its active time: of its devices (`utilization_ratio`, …), else its own.
+    """
+
+    seconds: float = Field(10.0, ge=0, le=31_536_000)
+    exit_code: StrictInt = Field(0, ge=0, le=255)
+    stop_seconds: float = Field(0.0, ge=0, le=86_400)
+    signals: Annotated[dict[SignalName, Curve], Field(max_length=16)] = Field(default_factory=dict)
+
+
+class RunSpec(Incoming):
+    """What to execute. With `image` null the command runs as a process on the node.
+
+    With `simulate` the task runs on simulated nodes only, and a command may be left out.
+    """
+
+    command: Annotated[tuple[Argument, ...], Field(max_length=1024)] = ()
     image: Annotated[str, StringConstraints(min_length=1, max_length=512)] | None = None
     env: Annotated[dict[EnvName, EnvValue], Field(max_length=256)] = Field(default_factory=dict)
+    simulate: SimulateSpec | None = None
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> "RunSpec":
+        if not self.command and self.simulate is None:
+            raise ValueError("give a command, or say how to simulate it")
+        return self
 
     @model_validator(mode="after")
     def _reserved_names(self) -> "RunSpec":

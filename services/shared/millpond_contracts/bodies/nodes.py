@@ -3,8 +3,9 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, StrictInt, StringConstraints
+from pydantic import Field, StrictInt, StringConstraints, model_validator
 
+from millpond_contracts.bodies.loans import Threshold
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.ids import DeviceId, JoinTokenId, NodeId, PoolId, TenantId
@@ -91,7 +92,15 @@ class PoolSpec(Incoming):
     lease_seconds: StrictInt = Field(300, ge=2, le=86_400)
     stop_grace_seconds: StrictInt = Field(30, ge=0, le=3600)
     reference_task_milli: DeviceMilli = Field(1000, description="what 'available' must be able to serve")
+    thresholds: Annotated[tuple[Threshold, ...], Field(max_length=32)] = ()
     labels: Labels = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_threshold_each(self) -> "PoolSpec":
+        keys = [threshold.key for threshold in self.thresholds]
+        if len(set(keys)) != len(keys):
+            raise ValueError("a resource has one threshold")
+        return self
 
 
 class PoolView(Outgoing):
@@ -113,6 +122,7 @@ class PoolView(Outgoing):
     lease_seconds: int
     stop_grace_seconds: int
     reference_task_milli: int
+    thresholds: tuple[Threshold, ...] = ()
     labels: dict[str, str]
     shard: int = 0
     created_at: Instant

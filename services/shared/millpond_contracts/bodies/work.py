@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, StrictInt
 
-from millpond_contracts.bodies.jobs import DeviceShare, EndReason
+from millpond_contracts.bodies.jobs import DeviceShare, EndReason, SimulateSpec
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ids import AllocationId, JobId, TaskId, TenantId
 from millpond_contracts.quantities import Instant
@@ -54,6 +54,7 @@ class Assignment(Outgoing):
     devices: tuple[DeviceShare, ...]
     stop_grace_seconds: int
     time_limit_seconds: int | None
+    simulate: SimulateSpec | None = None
 
 
 class StopOrder(Outgoing):

@@ -1,5 +1,6 @@
 """Events of the registry. Every node event carries the whole node, so that a view needs nothing else."""
 
+from millpond_contracts.bodies.loans import LoanView, ShortageView
 from millpond_contracts.bodies.nodes import FlavorView, NodeView, PoolCapacity, PoolView
 from millpond_contracts.events.envelope import Event
 from millpond_contracts.ids import DeviceId, PoolId
@@ -109,6 +110,39 @@ class CapacityChanged(Event):
 
     def generation_of(self) -> int:
         return self.capacity.generation
+
+
+class CapacityLow(Event):
+    """A pool has less available than a threshold of its asks for: once per crossing."""
+
+    type = "registry.capacity_low.v1"
+    shortage: ShortageView
+    generation: int
+
+    def subject(self) -> str:
+        return f"{self.shortage.pool_id}/capacity"
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+class CapacityRestored(CapacityLow):
+    """The pool has again what the threshold asks for."""
+
+    type = "registry.capacity_restored.v1"
+
+
+class LoanChanged(Event):
+    """A node was lent, arrived, is on its way back, or the loan is over."""
+
+    type = "registry.loan_changed.v1"
+    loan: LoanView
+
+    def subject(self) -> str:
+        return str(self.loan.loan_id)
+
+    def generation_of(self) -> int:
+        return self.loan.generation
 
 
 class CapacityDriftFound(Event):
