@@ -1,4 +1,4 @@
-"""Money: `bill`, `export`, `price ...`."""
+"""Money: `bill`, `export`, `exports`."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -11,12 +11,22 @@ from rich.text import Text
 
 from millpond.cli.amounts import parse_month, show_seconds
 from millpond.cli.completing import complete_tenants
-from millpond.cli.rendering import Column, field_grid, heading, list_table, make_table, show_json, state, words
+from millpond.cli.rendering import (
+    Column,
+    field_grid,
+    heading,
+    list_table,
+    make_table,
+    show_json,
+    show_list,
+    state,
+    words,
+)
 from millpond.cli.session import MONEY, Output, OutputOption, connect, err, out
 from millpond.client.client import Client
-from millpond_contracts.bodies.bills import ChargeView, ExportSpec, StatementView
+from millpond_contracts.bodies.bills import ChargeView, ExportFormat, ExportSpec, ExportView, StatementView
 from millpond_contracts.bodies.tenants import TenantView
-from millpond_contracts.ids import JobId
+from millpond_contracts.ids import ExportId, JobId
 from millpond_contracts.quantities import Money
 
 TenantOption = Annotated[
@@ -188,24 +198,70 @@ def export(
     context: typer.Context,
     tenant: TenantOption = None,
     period: PeriodOption = None,
+    kind: Annotated[ExportFormat, typer.Option("--format", help="How it is written.")] = ExportFormat.CSV,
     to: Annotated[Path | None, typer.Option(help="Write it here. Default: standard output.")] = None,
+    existing: Annotated[
+        str | None, typer.Option("--id", metavar="EXPORT", help="Download an export that was ordered before.")
+    ] = None,
 ) -> None:
-    """Export the lines of a bill as CSV."""
+    """Export the lines of a bill as CSV or JSON lines.
+
+    A download that broke off goes on where it stopped with --id and the same --to; what arrives is checked.
+    """
     client = connect(context)
+    export_id = _order(client, tenant, period, kind) if existing is None else _export_id(existing)
+    ready = client.exports.wait(export_id)
+    if to is None:
+        for block in client.exports.stream(export_id):
+            typer.echo(block, nl=False)
+        return
+    try:
+        client.exports.save(export_id, to)
+    except OSError as error:
+        raise typer.BadParameter(f"{to} cannot be written: {error}", param_hint="--to") from error
+    err().print(f"{ready.rows} lines in {to}")
+
+
+def _order(client: Client, tenant: str | None, period: str | None, kind: ExportFormat) -> ExportId:
     payer = find_payer(client, tenant)
     start = None if period is None else period_start(payer, period)
-    ordered = client.exports.create(ExportSpec(tenant_id=payer.tenant_id, period_start=start))
-    err().print(f"building {ordered.export_id}", style="dim")
-    ready = client.exports.wait(ordered.export_id)
-    text = client.exports.download(ready.export_id)
-    if to is None:
-        typer.echo(text, nl=False)
-        return
-    to.write_text(text, encoding="utf-8")
-    err().print(f"{ready.rows} lines in {to}")
+    spec = ExportSpec(tenant_id=payer.tenant_id, period_start=start, format=kind)
+    export_id = client.exports.create(spec).export_id
+    err().print(f"building {export_id}; should this be broken off, go on with --id {export_id}", style="dim")
+    return export_id
+
+
+def _export_id(text: str) -> ExportId:
+    try:
+        return ExportId.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--id") from error
+
+
+def exports(context: typer.Context, tenant: TenantOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List exports: how far they are, and how long their files are kept."""
+    client = connect(context)
+    tenant_id = None if tenant is None else client.tenants.id_of(tenant)
+    found = list(client.exports.list(tenant_id=tenant_id))
+    show_list(
+        output, found, _EXPORT_COLUMNS, lambda each: each.export_id, empty="no exports; `millpond export` makes one"
+    )
+
+
+_EXPORT_COLUMNS: list[Column[ExportView]] = [
+    Column("export", lambda each: str(each.export_id)),
+    Column("state", lambda each: state(each.state)),
+    Column("format", lambda each: each.format.value),
+    Column("from", lambda each: f"{each.period_start:%Y-%m-%d %H:%MZ}"),
+    Column("lines", lambda each: "-" if each.rows is None else str(each.rows), is_right=True),
+    Column("bytes", lambda each: "-" if each.bytes is None else str(each.bytes), is_right=True),
+    Column("kept until", lambda each: "-" if each.expires_at is None else f"{each.expires_at:%Y-%m-%d}"),
+    Column("why", lambda each: each.error or "-"),
+]
 
 
 def register(app: typer.Typer) -> None:
     """Adds these commands to the command line."""
     app.command("bill", rich_help_panel=MONEY)(bill)
     app.command("export", rich_help_panel=MONEY)(export)
+    app.command("exports", rich_help_panel=MONEY)(exports)

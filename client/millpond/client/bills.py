@@ -1,14 +1,21 @@
 """Money: price books, charges, statements, exports."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
-from millpond.client.calls import create, get, get_page, get_text
+from millpond.client.calls import PAGE_LIMIT, create, get, get_page
+from millpond.client.downloads import read_checked, save_checked
 from millpond.client.errors import MillpondError, WaitTimeout
 from millpond.client.nouns import Noun
 from millpond_contracts.bodies.bills import (
+    ChargeGroup,
+    ChargeKind,
     ChargeView,
+    CostKey,
+    CostReport,
     ExportSpec,
     ExportState,
     ExportView,
@@ -17,7 +24,7 @@ from millpond_contracts.bodies.bills import (
     Reconciliation,
     StatementView,
 )
-from millpond_contracts.ids import ExportId, JobId, NodeId, PriceVersionId, ProjectId, StatementId, TenantId
+from millpond_contracts.ids import ExportId, JobId, NodeId, PoolId, PriceVersionId, ProjectId, StatementId, TenantId
 
 
 class PriceBooks(Noun):
@@ -57,9 +64,11 @@ class Statements(Noun):
         query = {"tenant_id": tenant_id, "period_start": None if period_start is None else period_start.isoformat()}
         return self._send(get("/v1/statements/current", StatementView, **query))
 
-    def lines(self, statement_id: StatementId) -> Iterator[ChargeView]:
-        """The lines of a closed statement, in order of time."""
-        return self._pages(get_page(f"/v1/statements/{statement_id}/lines", ChargeView))
+    def lines(
+        self, statement_id: StatementId, *, kind: ChargeKind | None = None, sku: str | None = None
+    ) -> Iterator[ChargeView]:
+        """The lines of a closed statement, in order of time; those of one `kind` add up to its subtotal."""
+        return self._pages(get_page(f"/v1/statements/{statement_id}/lines", ChargeView, kind=kind, sku=sku))
 
 
 class Charges(Noun):
@@ -72,10 +81,43 @@ class Charges(Noun):
         job_id: JobId | None = None,
         project_id: ProjectId | None = None,
         period_start: datetime | None = None,
+        kind: ChargeKind | None = None,
+        sku: str | None = None,
     ) -> Iterator[ChargeView]:
-        """The charges of a period up to now, in order of time."""
+        """The charges of a period up to now, in order of time; those of one `kind` add up to the subtotal of it."""
+        filters = {"tenant_id": tenant_id, "job_id": job_id, "project_id": project_id, "kind": kind, "sku": sku}
         start = None if period_start is None else period_start.isoformat()
-        return self._pages(get_page("/v1/charges", ChargeView, tenant_id=tenant_id, job_id=job_id, period_start=start))
+        return self._pages(get_page("/v1/charges", ChargeView, period_start=start, **filters))
+
+    def sums(
+        self,
+        group_by: Sequence[str] = (),
+        *,
+        tenant_id: TenantId | None = None,
+        period_start: datetime | None = None,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+        project_id: ProjectId | None = None,
+        job_id: JobId | None = None,
+        pool_id: PoolId | None = None,
+        flavor: str | None = None,
+        labels: Sequence[str] = (),
+    ) -> Iterator[ChargeGroup]:
+        """Exact sums of charges in groups.
+
+        Args:
+            group_by: Any of `tenant`, `project`, `job`, `pool`, `node`, `resource`, `flavor`, `label:KEY`, and one of
+                `hour`, `day`, `month` in the tenant's zone; none = one sum.
+            tenant_id: Whose; an operator who names none sums all tenants.
+            period_start: Of a tenant's period; None = the present one, unless `start_at` is given.
+            start_at: Instead of a period: from this instant to `end_at`, which is now unless given.
+            labels: `KEY=VALUE` or `KEY`; all must hold.
+        """
+        filters = {"tenant_id": tenant_id, "project_id": project_id, "job_id": job_id, "pool_id": pool_id}
+        times = {"period_start": period_start, "start_at": start_at, "end_at": end_at}
+        moments = {name: None if at is None else at.isoformat() for name, at in times.items()}
+        several = {"group_by": tuple(group_by), "label": tuple(labels)}
+        return self._pages(get_page("/v1/charges/sums", ChargeGroup, flavor=flavor, **several, **filters, **moments))
 
 
 class Reconciliations(Noun):
@@ -99,6 +141,39 @@ class Reconciliations(Noun):
         return self._send(get("/v1/reconciliations", Reconciliation, **query))
 
 
+class Reports(Noun):
+    """`/v1/reports`."""
+
+    def cost(
+        self,
+        group_by: CostKey = CostKey.JOB,
+        *,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+        tenant_id: TenantId | None = None,
+    ) -> CostReport:
+        """What jobs, projects, tenants or pools cost, all of them; for operators the whole fleet beside it.
+
+        Args:
+            start_at: None = a day before the end.
+            end_at: None = now.
+            tenant_id: Of one tenant, without the fleet.
+        """
+        query = {
+            "group_by": group_by,
+            "start_at": None if start_at is None else start_at.isoformat(),
+            "end_at": None if end_at is None else end_at.isoformat(),
+            "tenant_id": tenant_id,
+        }
+        call = get("/v1/reports/cost", CostReport, limit=PAGE_LIMIT, **query)
+        report = page = self._send(call)
+        items = list(page.items)
+        while page.next_cursor is not None:
+            page = self._send(replace(call, query={**call.query, "cursor": page.next_cursor}))
+            items += page.items
+        return report.model_copy(update={"items": items, "next_cursor": None})
+
+
 class Exports(Noun):
     """`/v1/exports`."""
 
@@ -115,8 +190,34 @@ class Exports(Noun):
         return self._send(get(f"/v1/exports/{export_id}", ExportView))
 
     def download(self, export_id: ExportId) -> str:
-        """The text of an export that is ready."""
-        return self._send(get_text(f"/v1/exports/{export_id}/content"))
+        """The text of an export that is ready; for long ones `stream` or `save`."""
+        return b"".join(self.stream(export_id)).decode()
+
+    def stream(self, export_id: ExportId) -> Iterator[bytes]:
+        """The bytes of a ready export; a broken connection is resumed, and the end raises unless the digest is right.
+
+        Raises:
+            MillpondError: not ready, expired, or not what its digest says.
+        """
+        return read_checked(self._sender, _content(export_id), self._digest(self.get(export_id)))
+
+    def save(self, export_id: ExportId, to: Path) -> ExportView:
+        """Writes a ready export to a file, going on with what an earlier call left of it; its digest is checked.
+
+        Until it is whole it lies beside `to`, as `<name>.<export id>.part`.
+
+        Raises:
+            MillpondError: not ready, expired, or not what its digest says.
+            OSError: the file cannot be written.
+        """
+        export = self.get(export_id)
+        save_checked(self._sender, _content(export_id), export, self._digest(export), to)
+        return export
+
+    def _digest(self, export: ExportView) -> str:
+        if export.digest is None:
+            raise MillpondError(f"export {export.export_id} is {export.state}, not ready", code="client.export.state")
+        return export.digest
 
     def wait(self, export_id: ExportId, *, timeout_seconds: float = 120.0) -> ExportView:
         """The export once it is ready.
@@ -135,3 +236,7 @@ class Exports(Noun):
             if time.monotonic() > deadline:
                 raise WaitTimeout(f"export {export_id} is still {export.state}", code="client.wait.timeout")
             self._sender.sleep(0.3)
+
+
+def _content(export_id: ExportId) -> str:
+    return f"/v1/exports/{export_id}/content"

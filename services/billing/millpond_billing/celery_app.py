@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 from celery import Celery
 
-from millpond_billing.background.sending import EXPORT_TASK, STATEMENT_TASK, make_celery
-from millpond_billing.background.work import build_one_export, close_statements
+from millpond_billing.background.sending import EXPORT_TASK, FORGET_TASK, STATEMENT_TASK, make_celery
+from millpond_billing.background.work import build_one_export, close_statements, forget_export
 from millpond_billing.settings import Settings
 from millpond_contracts.ids import ExportId, StatementId
 from millpond_kernel.db import Database
@@ -28,14 +28,28 @@ def register_tasks(app: Celery, settings: Settings) -> None:
     """Gives the application its tasks."""
 
     def build_export(export_id: str) -> None:
-        folder = settings.export_folder
-        _with_database(settings, lambda database: build_one_export(database, ExportId.parse(export_id), folder))
+        key = ExportId.parse(export_id)
+        _with_database(
+            settings,
+            lambda database: build_one_export(
+                database,
+                key,
+                settings.export_folder,
+                step_rows=settings.export_step_rows,
+                keep_days=settings.export_days,
+            ),
+        )
+
+    def forget(export_id: str) -> None:
+        key = ExportId.parse(export_id)
+        _with_database(settings, lambda database: forget_export(database, key, settings.export_folder))
 
     def close_statement(statement_id: str) -> None:
         _with_database(settings, lambda database: close_statements(database, StatementId.parse(statement_id)))
 
     # Called, not written above the functions: Celery has no types, and a decorator without any would take theirs.
     app.task(name=EXPORT_TASK)(build_export)
+    app.task(name=FORGET_TASK)(forget)
     app.task(name=STATEMENT_TASK)(close_statement)
 
 

@@ -19,6 +19,10 @@ class Settings(ServiceSettings):
     service: ClassVar[str] = "billing"
 
     export_folder: Path = Field(Path("/var/lib/millpond/exports"), description="where built exports lie")
+    export_step_rows: int = Field(
+        2000, ge=1, le=100_000, description="charges written to an export between two marks of how far it is"
+    )
+    export_days: int = Field(30, ge=1, le=3650, description="how long the file of an export is kept, in days")
     statement_grace_seconds: int = Field(
         172_800, ge=0, le=2_592_000, description="time after a period's end before its statement is closed, in seconds"
     )

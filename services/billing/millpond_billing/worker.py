@@ -9,6 +9,7 @@ from millpond_billing.consumers.quota import tenants_consumer
 from millpond_billing.consumers.registry import nodes_consumer
 from millpond_billing.consumers.scheduler import allocations_consumer
 from millpond_billing.loops.due import DueTimes, due_loop, publish_example
+from millpond_billing.loops.forgetting import forgetting_loop
 from millpond_billing.loops.reconcile import reconcile_loop
 from millpond_billing.settings import Settings
 from millpond_kernel.loops import Loop
@@ -29,6 +30,7 @@ def create_worker(
         loops = (
             due_loop(kernel.database, scheduler, enqueue, times),
             reconcile_loop(kernel.database, scheduler, chosen.reconcile_seconds),
+            forgetting_loop(kernel.database, enqueue),
         )
         return (allocations_consumer(), tenants_consumer(), nodes_consumer()), loops
 

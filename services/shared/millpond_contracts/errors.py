@@ -90,3 +90,5 @@ class ErrorCode(StrEnum):
     STATEMENT_PERIOD = "billing.statement.period", 422, "The period is not one of the tenant's"
     EXPORT_NOT_FOUND = "billing.export.not_found", 404, "No such export"
     EXPORT_NOT_READY = "billing.export.not_ready", 409, "The export is not built yet"
+    EXPORT_EXPIRED = "billing.export.expired", 410, "The file of the export was deleted"
+    EXPORT_RANGE = "billing.export.range", 416, "The file ends before the range that was asked for"

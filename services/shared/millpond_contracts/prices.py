@@ -53,6 +53,8 @@ class Term(StrEnum):
 
 # Smallest units in the unit that people price: a device, a core, a GiB.
 SMALLEST_PER_UNIT = {Resource.DEVICE: 1000, Resource.CPU: 1000, Resource.MEMORY: 1024}
+# What a price per hour is the price of.
+UNITS = {Resource.DEVICE: "device", Resource.CPU: "core", Resource.MEMORY: "GiB"}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -121,6 +123,15 @@ def unit_price_of(resource: Resource, per_hour: Decimal) -> Decimal:
         raise ValueError(f"expected at most {PER_HOUR_SCALE} decimals in a price per hour, found {per_hour}")
     quotient = _ROUNDING.divide(per_hour, Decimal(SMALLEST_PER_UNIT[resource] * SECONDS_PER_HOUR))
     return _ROUNDING.quantize(quotient, Decimal(1).scaleb(-UNIT_PRICE_SCALE))
+
+
+def ratio_of(part: Decimal, whole: Decimal) -> Decimal:
+    """`part` / `whole`, rounded to six decimals, halves away from zero; for showing, never for adding up.
+
+    Raises:
+        decimal.DivisionByZero: `whole` is zero.
+    """
+    return round_half_up(_ROUNDING.divide(part, whole), 6)
 
 
 def round_half_up(amount: Decimal, decimals: int) -> Decimal:

@@ -1,6 +1,6 @@
 """Errors that reach a caller: one exception, one body (`application/problem+json`, RFC 9457)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import asyncpg
 from fastapi import FastAPI, Request
@@ -29,12 +29,14 @@ class ProblemError(Exception):
         *,
         errors: Sequence[FieldProblem] = (),
         retry_after_seconds: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
         self.errors = list(errors)
         self.retry_after_seconds = retry_after_seconds
+        self.headers = dict(headers or {})
 
 
 def type_of(code: ErrorCode) -> str:
@@ -78,7 +80,9 @@ def _pointer(location: Sequence[object]) -> str:
 
 async def _on_problem(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ProblemError)
-    return problem_response(error.code, error.detail, error.errors, error.retry_after_seconds)
+    response = problem_response(error.code, error.detail, error.errors, error.retry_after_seconds)
+    response.headers.update(error.headers)
+    return response
 
 
 async def _on_validation(request: Request, error: Exception) -> JSONResponse:

@@ -1,7 +1,6 @@
 """A real Celery process builds exports and closes statements; lost and doubled messages change nothing."""
 
 import asyncio
-import contextvars
 import csv
 import hashlib
 import io
@@ -23,17 +22,13 @@ from millpond_billing.domain.periods import Calendar
 from millpond_billing.domain.timeline import instant_of, moment_of
 from millpond_billing.store.exports import get_export, insert_export
 from millpond_billing.store.tenants import save_tenant
-from millpond_billing.usecases import exports as usecase
-from millpond_billing.usecases.charges import ChargeQuery, Place, list_charges
 from millpond_billing.usecases.periods import find_period
-from millpond_contracts.bodies.bills import ChargeView, ExportFormat, ExportState
-from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.bills import ExportFormat, ExportState
 from millpond_contracts.ids import ExportId
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.doorbell import connect_redis
 from millpond_kernel.settings import ServiceSettings
-from millpond_kernel.uow import UnitOfWork
-from tests.integration.billing.stage import START, Stage, allocation, running_stage, share, states_of, tenant_view
+from tests.integration.billing.stage import Stage, allocation, running_stage, share, states_of, tenant_view
 from tests.integration.databases import MigratedDatabase
 from tests.integration.services import Caller
 from tests.waiting import eventually
@@ -236,37 +231,3 @@ async def test_enqueue_when_the_broker_is_silent_then_gives_up_soon() -> None:
             await enqueue("export", str(ExportId.new()))
     assert asked
     assert b"" not in asked
-
-
-async def test_export_when_it_is_long_then_pages_fit_together_and_a_release_meanwhile_is_not_lost(
-    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tenant, _ = await stage.tenant("acme")
-    for number in range(7):
-        await stage.tell(allocation(tenant, devices=(share(100 * number + 1),)))
-    last = allocation(tenant, devices=(share(999),))
-    await stage.tell(states_of(last)[1])
-    monkeypatch.setattr(usecase, "PAGE", 5)
-    told: list[AllocationView] = []
-
-    async def release_amid(
-        unit: UnitOfWork, query: ChargeQuery, place: Place, limit: int, running: Any
-    ) -> tuple[list[ChargeView], Place | None]:
-        if not told:
-            told.append(last)
-            # By another process, while this one is at its second page.
-            await asyncio.create_task(stage.tell(last), context=contextvars.Context())
-        return await list_charges(unit, query, place, limit, running)
-
-    monkeypatch.setattr(usecase, "list_charges", release_amid)
-    async with stage.billing.begin(SYSTEM) as unit:
-        key = ExportId.new()
-        period = Calendar.of("Asia/Shanghai").period_at(instant_of(START))
-        built = await usecase.write_csv(unit, tmp_path, key, ChargeQuery(tenant, period, datetime.now(UTC)))
-    rows = list(csv.DictReader(io.StringIO((tmp_path / f"{key}.csv").read_text())))
-    assert built.rows == len(rows)
-    late = [row for row in rows if row["allocation_id"] == str(last.allocation_id)]
-    assert {(row["sku"], row["seconds"], row["segment_id"]) for row in late if row["kind"] == "usage"} == {
-        (sku, "101", "") for sku in ("cpu/*/on_demand", "memory/*/on_demand", "device/h100/on_demand")
-    }
-    assert len(rows) == len({(row["allocation_id"], row["sku"], row["kind"]) for row in rows})

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from millpond_kernel.observability import log
 
 EXPORT_TASK = "billing.export"
+FORGET_TASK = "billing.forget"
 STATEMENT_TASK = "billing.statement"
 HARD_LIMIT_SECONDS = 600
 ANSWER_SECONDS = 1.0

@@ -3,15 +3,12 @@
 A lost or doubled message costs time, never truth.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
-from millpond_billing.domain.periods import Period
-from millpond_billing.domain.timeline import instant_of
 from millpond_billing.store import exports, statements
-from millpond_billing.usecases.charges import ChargeQuery
-from millpond_billing.usecases.exports import write_csv
+from millpond_billing.usecases.exports import Step, build_step, delete_files, freeze
 from millpond_billing.usecases.statements import close_statement
-from millpond_contracts.bodies.bills import ExportState
 from millpond_contracts.ids import ExportId, StatementId
 from millpond_kernel.db import SYSTEM, Database
 
@@ -30,23 +27,38 @@ async def close_statements(database: Database, statement_id: StatementId) -> int
     return closed
 
 
-async def build_one_export(database: Database, export_id: ExportId, folder: Path) -> bool:
-    """Builds a queued export of the period that it was asked for; False when somebody else has it or it is built."""
+async def build_one_export(
+    database: Database, export_id: ExportId, folder: Path, *, step_rows: int = 2000, keep_days: int = 30
+) -> bool:
+    """Builds an export, or builds on where a killed worker stopped; False when somebody else ends or has ended it."""
+    async with database.begin(SYSTEM) as unit:
+        is_wanted = await freeze(unit, export_id)
+    if not is_wanted:
+        return False
+    step = Step.MORE
+    while step is Step.MORE:
+        async with database.begin(SYSTEM) as unit:
+            step = await build_step(unit, folder, export_id, step_rows, keep_days)
+        if step is Step.FAILED:
+            # Only now that the row says so: what is deleted cannot be rolled back.
+            await _delete_files(database, export_id, folder)
+    return step is not Step.NOTHING
+
+
+async def forget_export(database: Database, export_id: ExportId, folder: Path) -> bool:
+    """Deletes the file of an export that was kept long enough; False when it was not, or somebody else does."""
     now = await database.now()
     async with database.begin(SYSTEM) as unit:
-        view = await exports.lock_export(unit, export_id)
-        if view is None:
+        view = await exports.get_export(unit, export_id)
+        if not await exports.expire_export(unit, export_id, now):
             return False
-        # By the row alone: the tenant's zone may have changed since, and nothing depends on the period's number.
-        period = Period(0, instant_of(view.period_start), instant_of(view.period_end))
-        # The row stays locked while the file is written, so that two workers never build one export.
-        try:
-            built = await write_csv(unit, folder, export_id, ChargeQuery(view.tenant_id, period, now))
-        except OSError as error:
-            reason = f"{type(error).__name__}: {error}"[:500]
-            await exports.finish_export(unit, export_id, ExportState.FAILED, error=reason)
-            return True
-        await exports.finish_export(
-            unit, export_id, ExportState.READY, rows=built.rows, size=built.size, digest=built.digest
-        )
+        # Before the commit: a file that is left behind by a kill would never be looked for again.
+        delete_files(folder, view)
     return True
+
+
+async def _delete_files(database: Database, export_id: ExportId, folder: Path) -> None:
+    async with database.begin(SYSTEM) as unit:
+        view = await exports.get_export(unit, export_id)
+    with suppress(OSError):
+        delete_files(folder, view)

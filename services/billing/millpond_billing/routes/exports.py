@@ -3,15 +3,16 @@
 from datetime import datetime
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import StreamingResponse
 
 from millpond_billing.domain.timeline import moment_of
 from millpond_billing.routes.access import kernel_of, tenant_filter, wanted_tenant
+from millpond_billing.routes.downloads import Download, answer
 from millpond_billing.store import exports as rows_of_exports
 from millpond_billing.store.tenants import get_tenant
 from millpond_billing.usecases.exports import export_file
 from millpond_billing.usecases.periods import find_period
-from millpond_contracts.bodies.bills import ExportSpec, ExportState, ExportView
+from millpond_contracts.bodies.bills import ExportFormat, ExportSpec, ExportState, ExportView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ExportId, TenantId
@@ -23,6 +24,9 @@ from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import UnitOfWork
 
 router = APIRouter(prefix="/v1/exports", tags=["exports"])
+
+_MEDIA_TYPES = {ExportFormat.CSV: "text/csv", ExportFormat.JSONL: "application/x-ndjson"}
+_CONTENT = {media_type: {"schema": {"type": "string"}} for media_type in _MEDIA_TYPES.values()}
 
 
 @router.post("", status_code=202, response_model=ExportView)
@@ -73,16 +77,20 @@ async def get_export(request: Request, export_id: ExportId, caller: ReaderCaller
 @router.get(
     "/{export_id}/content",
     name="read_export_content",
-    response_class=FileResponse,
-    responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
+    response_class=StreamingResponse,
+    responses={200: {"content": _CONTENT}, 206: {"content": _CONTENT, "description": "The part asked for by Range"}},
 )
-async def read_content(request: Request, export_id: ExportId, caller: ReaderCaller) -> FileResponse:
-    """The file; ranges are served, so an interrupted download resumes."""
+async def read_content(request: Request, export_id: ExportId, caller: ReaderCaller) -> StreamingResponse:
+    """The file. `Range` with `If-Range` resumes an interrupted download; `ETag` and `Repr-Digest` tell its SHA-256."""
     async with kernel_of(request).database.begin(caller.scope) as unit:
         view = await rows_of_exports.get_export(unit, export_id)
-    file = export_file(request.app.state.export_folder, export_id)
+        now: datetime = await unit.fetchval("SELECT clock_timestamp()")
+    if view.state is ExportState.EXPIRED or (view.expires_at is not None and view.expires_at <= now):
+        raise ProblemError(ErrorCode.EXPORT_EXPIRED, "The file was kept long enough; create another export.")
     if view.state is not ExportState.READY:
         raise ProblemError(ErrorCode.EXPORT_NOT_READY, f"The export is {view.state.value}; ask again when it is ready.")
+    file = export_file(request.app.state.export_folder, view)
     if not file.is_file():
-        raise ProblemError(ErrorCode.EXPORT_NOT_READY, "The file of this export is gone; create another export.")
-    return FileResponse(file, media_type="text/csv", filename=f"{export_id}.csv", headers={"ETag": f'"{view.digest}"'})
+        raise ProblemError(ErrorCode.EXPORT_EXPIRED, "The file of this export is gone; create another export.")
+    assert view.digest is not None, "a ready export has a digest"
+    return answer(request, Download(file, file.stat().st_size, view.digest, _MEDIA_TYPES[view.format]))

@@ -83,16 +83,36 @@ async def list_posted(unit: UnitOfWork, tenant_id: TenantId, period_start: int) 
 
 
 async def list_posted_page(
-    unit: UnitOfWork, tenant_id: TenantId, period_start: int, after: UUID | None, limit: int
+    unit: UnitOfWork,
+    tenant_id: TenantId,
+    period_start: int,
+    after: UUID | None,
+    limit: int,
+    known_at: datetime | None = None,
 ) -> list[asyncpg.Record]:
-    """Rows of what the statement of a period carries, with the allocation, by id."""
+    """Rows of what the statement of a period carries, with the allocation, by id; none posted after `known_at`."""
     return await unit.fetch(
         "SELECT a.*, v.body FROM adjustment a JOIN allocation_view v USING (allocation_id)"
-        " WHERE a.tenant_id = $1 AND a.period_start = $2 AND ($3::uuid IS NULL OR a.id > $3) ORDER BY a.id LIMIT $4",
+        " WHERE a.tenant_id = $1 AND a.period_start = $2 AND ($3::uuid IS NULL OR a.id > $3)"
+        " AND ($5::timestamptz IS NULL OR a.posted_at <= $5) ORDER BY a.id LIMIT $4",
         tenant_id,
         moment_of(period_start),
         after,
         limit,
+        known_at,
+    )
+
+
+async def list_posted_between(
+    unit: UnitOfWork, tenant_id: TenantId | None, start_at: datetime, end_at: datetime
+) -> list[asyncpg.Record]:
+    """Rows of what is carried by statements of periods that begin in `[start_at, end_at)`, with the allocation."""
+    return await unit.fetch(
+        "SELECT a.*, v.body FROM adjustment a JOIN allocation_view v USING (allocation_id)"
+        " WHERE a.period_start >= $2 AND a.period_start < $3 AND ($1::uuid IS NULL OR a.tenant_id = $1)",
+        tenant_id,
+        start_at,
+        end_at,
     )
 
 

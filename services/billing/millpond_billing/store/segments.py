@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -41,6 +41,7 @@ CAUSES = (
 )
 
 BATCH = 1000
+_FOREVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 _Column = Callable[[RatedSegment], Any]
 
@@ -88,7 +89,14 @@ _INSERT = (
     + ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_TYPES.values(), 1))
     + ")"
 )
-_IN_PERIOD = " WHERE tenant_id = $1 AND start_at >= $2 AND start_at < $3 AND allocation_id <> ALL($4::uuid[])"
+_IN_PERIOD = (
+    " WHERE tenant_id = $1 AND start_at >= $2 AND start_at < $3 AND allocation_id <> ALL($4::uuid[]) AND rated_at <= $5"
+)
+_HAS_CHARGE = (
+    " AND ($12::text IS NULL OR CASE $12"
+    + "".join(f" WHEN '{kind.value}' THEN {kind.value}" for kind in CAUSES)
+    + " END IS NOT NULL)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +112,23 @@ class WrittenSegment:
 class WrittenRange:
     """Which written segments are meant: a tenant's that start in `[start, end)`, but none of the allocations left out.
 
-    `job_id` and `project_id` narrow it further.
+    `known_at` leaves out what was written later; the others narrow it further, `kind` to those with such a charge.
     """
 
     tenant_id: TenantId
     start: int
     end: int
     without: Sequence[AllocationId] = ()
+    known_at: datetime | None = None
     job_id: JobId | None = None
     project_id: ProjectId | None = None
+    kind: ChargeKind | None = None
+    sku: str | None = None
 
     def arguments(self) -> tuple[object, ...]:
-        """The first four parameters of every statement over a range."""
-        return (self.tenant_id, moment_of(self.start), moment_of(self.end), list(self.without))
+        """The first five parameters of every statement over a range."""
+        known_at = self.known_at or _FOREVER
+        return (self.tenant_id, moment_of(self.start), moment_of(self.end), list(self.without), known_at)
 
 
 async def insert_rated(unit: UnitOfWork, rated: Sequence[RatedSegment]) -> None:
@@ -164,8 +176,9 @@ async def list_written_page(
     at, key = after or (moment_of(written.start), UUID(int=0))
     rows = await unit.fetch(
         f"SELECT s.*, v.body->>'job_name' AS job_name FROM (SELECT * FROM segment{_IN_PERIOD}"
-        " AND (start_at, id) >= ($5, $6) AND ($8::uuid IS NULL OR job_id = $8)"
-        " AND ($9::uuid IS NULL OR project_id = $9) ORDER BY start_at, id LIMIT $7) s"
+        " AND (start_at, id) >= ($6, $7) AND ($9::uuid IS NULL OR job_id = $9)"
+        " AND ($10::uuid IS NULL OR project_id = $10) AND ($11::text IS NULL OR sku = $11)"
+        f"{_HAS_CHARGE} ORDER BY start_at, id LIMIT $8) s"
         " LEFT JOIN allocation_view v USING (allocation_id) ORDER BY s.start_at, s.id",
         *written.arguments(),
         at,
@@ -173,6 +186,8 @@ async def list_written_page(
         limit,
         written.job_id,
         written.project_id,
+        written.sku,
+        written.kind,
     )
     return [WrittenSegment(SegmentId.of(row["id"]), _rated(row), row["job_name"]) for row in rows]
 

@@ -1,6 +1,7 @@
 """The tables that billing owns, as the migrations made them."""
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -217,6 +218,11 @@ export = Table(
     Column("bytes", BigInteger, nullable=True),
     Column("digest", Text, nullable=True),
     Column("error", Text, nullable=True),
+    # What was known when its building began, and where it goes on: a worker may be killed at any moment.
+    Column("as_of", INSTANT, nullable=True),
+    Column("running", ARRAY(Uuid), nullable=True),
+    Column("place", Text, nullable=True),
+    Column("expires_at", INSTANT, nullable=True),
     Column("created_at", INSTANT, nullable=False, server_default=NOW),
     Column("touched_at", INSTANT, nullable=False, server_default=NOW),
     Column("generation", BigInteger, nullable=False),
@@ -233,6 +239,9 @@ capacity_span = Table(
     Column("sku", Text, nullable=False),
     Column("amount", BigInteger, nullable=False),
     Column("available", Boolean, nullable=False),
+    # Null = from before they were kept; the node's present pool, and on demand.
+    Column("pool_id", Uuid, nullable=True),
+    Column("market", Text, nullable=True),
     CheckConstraint("end_at IS NULL OR end_at > start_at", name="capacity_span_has_length"),
 )
 

@@ -3,12 +3,13 @@
 First the written ones in order of time, then adjustments, then those of what still runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
 from millpond_billing.domain.periods import Period
+from millpond_billing.domain.prices import PriceBook
 from millpond_billing.domain.rating import Charge, RatedSegment, charges_of
 from millpond_billing.domain.statements import Adjustment
 from millpond_billing.domain.timeline import instant_of, moment_of
@@ -22,23 +23,30 @@ from millpond_contracts.bodies.bills import ChargeKind, ChargeView
 from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import AllocationId, JobId, ProjectId, SegmentId, TenantId
-from millpond_contracts.prices import SMALLEST_PER_UNIT
+from millpond_contracts.prices import SMALLEST_PER_UNIT, UNITS, Sku
 from millpond_contracts.quantities import ExactDecimal, Money
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
 _NOWHERE = UUID(int=0)
+RUNNING_BATCH = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ChargeQuery:
-    """Which charges: a tenant's of a period, as known at `now`, of one job or project when named."""
+    """Which charges: a tenant's of a period, as known at `now`, of one job, project, cause or SKU when named.
+
+    `known_at` leaves out what was written later, for pages that are read over a long time.
+    """
 
     tenant_id: TenantId
     period: Period
     now: datetime
     job_id: JobId | None = None
     project_id: ProjectId | None = None
+    known_at: datetime | None = None
+    kind: ChargeKind | None = None
+    sku: str | None = None
 
     @property
     def until(self) -> datetime:
@@ -48,6 +56,10 @@ class ChargeQuery:
     def takes(self, allocation: AllocationView) -> bool:
         """Whether the allocation is of the job and project asked for."""
         return self.job_id in (None, allocation.job_id) and self.project_id in (None, allocation.project_id)
+
+    def lists(self, kind: ChargeKind, sku: Sku) -> bool:
+        """Whether charges of the cause and SKU were asked for."""
+        return self.kind in (None, kind) and self.sku in (None, str(sku))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +125,15 @@ async def _list_written(
     unit: UnitOfWork, query: ChargeQuery, place: Place, limit: int, running: list[AllocationId]
 ) -> tuple[list[ChargeView], Place | None]:
     written = WrittenRange(
-        query.tenant_id, query.period.start, query.period.end, running, query.job_id, query.project_id
+        query.tenant_id,
+        query.period.start,
+        query.period.end,
+        running,
+        query.known_at,
+        query.job_id,
+        query.project_id,
+        query.kind,
+        query.sku,
     )
     after = (moment_of(place.at), place.key) if place.at else None
     rows = await segments.list_written_page(unit, written, after, limit + 1)
@@ -121,7 +141,7 @@ async def _list_written(
     for row in rows:
         start, skipped = row.rated.segment.start, place.given if row.segment_id == place.key else 0
         for given, charge in enumerate(charges_of(row.rated)):
-            if given < skipped:
+            if given < skipped or not query.lists(charge.kind, row.rated.segment.sku):
                 continue
             if len(views) == limit:
                 return views, Place("w", start, row.segment_id, given)
@@ -137,12 +157,12 @@ async def _list_adjusted(
     unit: UnitOfWork, query: ChargeQuery, place: Place, limit: int, running: list[AllocationId]
 ) -> tuple[list[ChargeView], Place | None]:
     rows = await adjustments.list_posted_page(
-        unit, query.tenant_id, query.period.start, place.key if place.key.int else None, limit
+        unit, query.tenant_id, query.period.start, place.key if place.key.int else None, limit, query.known_at
     )
     views = []
     for row in rows:
         adjustment, allocation = adjustments.adjustment_of(row), allocation_of(row)
-        if query.takes(allocation):
+        if query.takes(allocation) and query.lists(ChargeKind.ADJUSTMENT, adjustment.key.sku):
             views.append(_adjustment_view(adjustment, allocation, row["currency"]))
     return views, replace(place, key=rows[-1]["id"]) if len(rows) == limit else Place("r")
 
@@ -150,19 +170,33 @@ async def _list_adjusted(
 async def _list_running(
     unit: UnitOfWork, query: ChargeQuery, place: Place, limit: int, running: list[AllocationId]
 ) -> tuple[list[ChargeView], Place | None]:
-    if not running:
+    # One allocation after the other, by id: whoever goes on later finds the place, whatever has happened meanwhile.
+    left = [key for key in sorted(running) if key >= place.key]
+    if not left:
         return [], None
     book = await load_price_book(unit)
-    lines: list[tuple[RatedSegment, Charge, str]] = []
-    # Those released meanwhile too: they were left out of what is written.
-    for allocation in await list_allocations(unit, running):
-        if query.takes(allocation):
-            rated = rate_running(timeline_of(allocation), book, query.period, instant_of(query.until))
-            lines += [(one, charge, allocation.job_name) for one in rated for charge in charges_of(one)]
-    shown = lines[place.given : place.given + limit]
-    views = [_view(one, charge, name, None) for one, charge, name in shown]
-    more = len(lines) > place.given + limit
-    return views, replace(place, given=place.given + limit) if more else None
+    views: list[ChargeView] = []
+    for start in range(0, len(left), RUNNING_BATCH):
+        batch = left[start : start + RUNNING_BATCH]
+        # Those released meanwhile too: they were left out of what is written.
+        for allocation in await list_allocations(unit, batch):
+            if len(views) >= limit:
+                return views, Place("r", 0, allocation.allocation_id)
+            skipped = place.given if allocation.allocation_id == place.key else 0
+            lines = _running_lines(allocation, book, query)[skipped:] if query.takes(allocation) else []
+            # What is frozen is read over a long time: an allocation is given whole, as it is known at one moment.
+            room = len(lines) if query.known_at is not None else limit - len(views)
+            views += lines[:room]
+            if len(lines) > room:
+                return views, Place("r", 0, allocation.allocation_id, skipped + room)
+    return views, None
+
+
+def _running_lines(allocation: AllocationView, book: PriceBook, query: ChargeQuery) -> list[ChargeView]:
+    rated = rate_running(timeline_of(allocation), book, query.period, instant_of(query.until))
+    charges = [(one, charge) for one in rated for charge in charges_of(one)]
+    wanted = [(one, charge) for one, charge in charges if query.lists(charge.kind, one.segment.sku)]
+    return [_view(one, charge, allocation.job_name, None) for one, charge in wanted]
 
 
 def _view(rated: RatedSegment, charge: Charge, job_name: str | None, segment_id: SegmentId | None) -> ChargeView:
@@ -180,6 +214,7 @@ def _view(rated: RatedSegment, charge: Charge, job_name: str | None, segment_id:
         sku=str(segment.sku),
         # Whole units divide exactly: a thousandth and a 1024th have finite decimals.
         quantity=ExactDecimal(ExactDecimal(segment.amount) / per_unit),
+        unit=UNITS[segment.sku.resource],
         seconds=charge.seconds,
         per_hour=ExactDecimal(charge.price.per_hour),
         start_at=moment_of(segment.start),
@@ -202,6 +237,7 @@ def _adjustment_view(adjustment: Adjustment, allocation: AllocationView, currenc
         kind=ChargeKind.ADJUSTMENT,
         sku=str(adjustment.key.sku),
         quantity=None,
+        unit=None,
         seconds=adjustment.seconds,
         per_hour=None,
         start_at=moment_of(adjustment.original_period.start),
@@ -219,6 +255,7 @@ def csv_header() -> list[str]:
         "kind",
         "sku",
         "quantity",
+        "unit",
         "seconds",
         "per_hour",
         "amount",
@@ -234,7 +271,7 @@ def csv_header() -> list[str]:
     ]
 
 
-def csv_rows(views: list[ChargeView]) -> Iterator[list[str]]:
+def csv_rows(views: Sequence[ChargeView]) -> Iterator[list[str]]:
     """Charges as an export writes them; an absent value is empty."""
     for view in views:
         document = view.model_dump(mode="json")
