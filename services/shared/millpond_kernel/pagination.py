@@ -98,7 +98,7 @@ class PageRequest:
 
 async def page_request(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items per page")] = 50,
-    cursor: Annotated[str | None, Query(max_length=200, description="next_cursor of the previous page")] = None,
+    cursor: Annotated[str | None, Query(max_length=2000, description="next_cursor of the previous page")] = None,
 ) -> PageRequest:
     """FastAPI dependency: `limit` and `cursor`."""
     return PageRequest(limit, None if cursor is None else decode_cursor(cursor))

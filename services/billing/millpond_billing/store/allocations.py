@@ -12,6 +12,8 @@ from millpond_contracts.ids import AllocationId, NodeId, TenantId
 from millpond_contracts.prices import Resource, Sku, Term
 from millpond_kernel.uow import UnitOfWork
 
+HELD_BATCH = 1000
+
 _SAVE = """
 INSERT INTO allocation_view AS v
     (allocation_id, tenant_id, node_id, body, bound_at, active_at, released_at, generation)
@@ -99,6 +101,16 @@ async def list_running(unit: UnitOfWork, tenant_id: TenantId, until: datetime) -
     return [allocation_of(row) for row in rows]
 
 
+async def list_all_running(unit: UnitOfWork, tenant_id: TenantId | None, until: datetime) -> list[AllocationView]:
+    """As `list_running`, of one tenant or (null) of all."""
+    if tenant_id is not None:
+        return await list_running(unit, tenant_id, until)
+    rows = await unit.fetch(
+        "SELECT body FROM allocation_view WHERE released_at IS NULL AND active_at < $1 ORDER BY allocation_id", until
+    )
+    return [allocation_of(row) for row in rows]
+
+
 async def list_running_ids(unit: UnitOfWork, tenant_id: TenantId, until: datetime) -> list[AllocationId]:
     """The ids of `list_running`."""
     rows = await unit.fetch(
@@ -140,6 +152,23 @@ async def list_held_on(unit: UnitOfWork, node_id: NodeId, start_at: datetime, en
         node_id,
         start_at,
         end_at,
+    )
+    return [allocation_of(row) for row in rows]
+
+
+async def list_held_between(
+    unit: UnitOfWork, tenant_id: TenantId | None, start_at: datetime, end_at: datetime, after: AllocationId | None
+) -> list[AllocationView]:
+    """Allocations after one, by id, that held something at some time in `[start_at, end_at)`: a batch of them."""
+    rows = await unit.fetch(
+        "SELECT body FROM allocation_view WHERE bound_at < $3 AND (released_at IS NULL OR released_at > $2)"
+        " AND ($1::uuid IS NULL OR tenant_id = $1) AND ($4::uuid IS NULL OR allocation_id > $4)"
+        " ORDER BY allocation_id LIMIT $5",
+        tenant_id,
+        start_at,
+        end_at,
+        after,
+        HELD_BATCH,
     )
     return [allocation_of(row) for row in rows]
 

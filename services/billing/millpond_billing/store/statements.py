@@ -56,6 +56,16 @@ async def find_period_row(unit: UnitOfWork, tenant_id: TenantId, period_start: d
     return None if row is None else period_row(row)
 
 
+async def list_closed_until(unit: UnitOfWork, tenant_ids: Iterable[TenantId]) -> dict[TenantId, datetime]:
+    """Tenant -> the end of its last closed period, of those that have one."""
+    rows = await unit.fetch(
+        "SELECT tenant_id, max(period_end) AS until FROM statement WHERE state = 'closed'"
+        " AND tenant_id = ANY($1::uuid[]) GROUP BY tenant_id",
+        list(tenant_ids),
+    )
+    return {TenantId.of(row["tenant_id"]): row["until"] for row in rows}
+
+
 async def insert_periods(unit: UnitOfWork, periods: Sequence[tuple[TenantId, Period, str]]) -> None:
     """Keeps periods that are not kept yet; the caller holds their tenants' `lock_for_keeping`."""
     if periods:

@@ -47,6 +47,12 @@ async def find_tenants(unit: UnitOfWork, tenant_ids: Iterable[TenantId]) -> dict
     return {tenant.tenant_id: tenant for tenant in found}
 
 
+async def list_zones(unit: UnitOfWork) -> list[str]:
+    """The time zones that tenants live in."""
+    rows = await unit.fetch("SELECT DISTINCT body->>'timezone' AS zone FROM tenant_view ORDER BY 1")
+    return [row["zone"] for row in rows]
+
+
 def calendar_of(tenant: TenantView) -> Calendar:
     """How the tenant's months are counted from now on."""
     return Calendar.of(tenant.timezone)
