@@ -13,7 +13,7 @@ from millpond.cli.completing import complete_pools
 from millpond.cli.rendering import Column, show_list, show_one
 from millpond.cli.session import MACHINES, Output, OutputOption, connect, out
 from millpond.client.errors import MillpondError
-from millpond_contracts.bodies.nodes import JoinTokenSpec, JoinTokenView
+from millpond_contracts.bodies.nodes import JoinTokenSpec, JoinTokenView, Market
 from millpond_contracts.ids import JoinTokenId
 
 join_token = typer.Typer(name="join-token", help="Make tokens with which machines join.", no_args_is_help=True)
@@ -28,6 +28,7 @@ def create_join_token(
     ] = None,
     expires: Annotated[str, typer.Option(metavar="TIME", help="How long it is good for: 15m, 2h, 7d.")] = "1d",
     max_uses: Annotated[int | None, typer.Option(min=1, help="For how many machines.")] = None,
+    market: Annotated[Market, typer.Option(help="How machines that use it are paid for.")] = Market.ON_DEMAND,
     label: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Put on machines that use it.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -38,6 +39,7 @@ def create_join_token(
             pool_id=None if pool is None else client.pools.id_of(pool),
             expires_in_seconds=parse_seconds(expires, "--expires"),
             max_uses=max_uses,
+            market=market,
             labels=parse_pairs(label or [], "--label"),
         )
     )

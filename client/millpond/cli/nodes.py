@@ -22,7 +22,7 @@ from millpond.cli.rendering import (
 from millpond.cli.session import MACHINES, LabelFilter, Output, OutputOption, connect, out
 from millpond.client.client import Client
 from millpond_contracts.bodies.devices import ConditionView, DeviceListing
-from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView
+from millpond_contracts.bodies.nodes import DeviceView, Market, NodeChange, NodeState, NodeView
 from millpond_contracts.ids import PoolId
 from millpond_contracts.resources import DeviceHealth
 
@@ -101,6 +101,7 @@ def show_node(context: typer.Context, name: NodeArgument, output: OutputOption =
         ("id", str(found.node_id)),
         ("state", Text.assemble(node_state(found), f" for {show_age(found.state_since)}")),
         ("pool", pool_names(client).get(found.pool_id, str(found.pool_id))),
+        ("paid for", words(found.market)),
         ("cores", show_milli(found.cpu_milli)),
         ("memory", show_mib(found.memory_mib)),
         ("arch", found.arch or "not known"),
@@ -236,6 +237,19 @@ def move(
     seconds = parse_seconds(deadline, "--deadline")
     view = client.nodes.move(client.nodes.get(name).node_id, target.pool_id, deadline_seconds=seconds)
     show_done(output, view, view.node_id, f"{view.name}: enters {target.name} once it is empty")
+
+
+@node.command()
+def market(
+    context: typer.Context,
+    name: NodeArgument,
+    how: Annotated[Market, typer.Argument(help="committed = paid for whether it is used or not; on_demand = by use.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say how a machine is paid for; `millpond report cost` tells both apart."""
+    client = connect(context)
+    view = client.nodes.change(client.nodes.get(name).node_id, NodeChange(market=how))
+    show_done(output, view, view.node_id, f"{view.name}: {words(view.market)}")
 
 
 @node.command()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from millpond_contracts.bodies.nodes import CordonReason, DrainView, NodeState, NodeView
+from millpond_contracts.bodies.nodes import CordonReason, DrainView, Market, NodeState, NodeView
 from millpond_contracts.ids import NodeId, PoolId
 from millpond_contracts.resources import NodeInventory
 from millpond_registry.domain.devices import KnownDevice, device_view
@@ -29,6 +29,7 @@ class Node:
     created_at: datetime
     cordons: frozenset[CordonReason] = frozenset()
     drain: DrainView | None = None
+    market: Market = Market.ON_DEMAND
     incarnation: int = 0
     boot_id: str | None = None
     agent_version: str | None = None
@@ -129,6 +130,7 @@ def node_view(node: Node, devices: Sequence[KnownDevice]) -> NodeView:
         schedulable=node.schedulable,
         cordon_reasons=tuple(sorted(node.cordons)),
         drain=node.drain,
+        market=node.market,
         incarnation=node.incarnation,
         boot_id=node.boot_id,
         arch=inventory.cpu.arch,

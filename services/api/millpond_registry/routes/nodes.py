@@ -9,6 +9,7 @@ from millpond_contracts.bodies.nodes import (
     CordonRequest,
     DrainRequest,
     MoveRequest,
+    NodeChange,
     NodeState,
     NodeView,
 )
@@ -118,6 +119,16 @@ async def move_node(
     """Moves the node to another pool once it is empty; its own pool calls a move off."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         view = await usecases.move_node(unit, caller, node_id, body)
+    return _tagged(response, view)
+
+
+@router.patch("/{node_id}")
+async def change_node(
+    request: Request, response: Response, node_id: NodeId, change: NodeChange, caller: OperatorCaller, match: IfMatch
+) -> NodeView:
+    """Changes how the operator pays for the node: `committed`, or `on_demand`."""
+    async with request.app.state.kernel.database.begin(caller.scope) as unit:
+        view = await usecases.change_node(unit, caller, node_id, match, change)
     return _tagged(response, view)
 
 

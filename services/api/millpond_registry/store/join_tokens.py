@@ -4,7 +4,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.nodes import JoinTokenView
+from millpond_contracts.bodies.nodes import JoinTokenView, Market
 from millpond_contracts.ids import JoinTokenId, PoolId
 from millpond_kernel.uow import UnitOfWork
 
@@ -17,6 +17,7 @@ def join_token_of(row: asyncpg.Record) -> JoinTokenView:
         expires_at=row["expires_at"],
         max_uses=row["max_uses"],
         uses=row["uses"],
+        market=Market(row["market"]),
         labels=row["labels"],
         revoked=row["revoked"],
         created_at=row["created_at"],
@@ -31,18 +32,20 @@ async def insert_join_token(
     pool_id: PoolId | None,
     expires_in_seconds: int,
     max_uses: int | None,
+    market: Market,
     labels: dict[str, str],
 ) -> JoinTokenView:
     """Stores a new token."""
     row = await unit.fetchrow(
-        "INSERT INTO join_token (id, secret_hash, pool_id, expires_at, max_uses, labels, generation)"
-        " VALUES ($1, $2, $3, clock_timestamp() + make_interval(secs => $4), $5, $6, 1) RETURNING *",
+        "INSERT INTO join_token (id, secret_hash, pool_id, expires_at, max_uses, labels, market, generation)"
+        " VALUES ($1, $2, $3, clock_timestamp() + make_interval(secs => $4), $5, $6, $7, 1) RETURNING *",
         JoinTokenId.new(),
         secret_hash,
         pool_id,
         float(expires_in_seconds),
         max_uses,
         labels,
+        market,
     )
     assert row is not None
     return join_token_of(row)

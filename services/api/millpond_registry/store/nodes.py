@@ -6,7 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.nodes import CordonReason, DrainView, NodeState
+from millpond_contracts.bodies.nodes import CordonReason, DrainView, Market, NodeState
 from millpond_contracts.ids import NodeId, PoolId
 from millpond_contracts.resources import NodeInventory
 from millpond_kernel.filters import EVER, Span, Where
@@ -27,6 +27,7 @@ def node_of(row: asyncpg.Record) -> Node:
         state_since=row["state_since"],
         cordons=frozenset(CordonReason(reason) for reason in row["cordon_reasons"]),
         drain=None if row["drain"] is None else DrainView.model_validate(row["drain"]),
+        market=Market(row["market"]),
         incarnation=row["incarnation"],
         boot_id=row["boot_id"],
         agent_version=row["agent_version"],
@@ -108,7 +109,7 @@ async def insert_node(unit: UnitOfWork, node: Node, now: datetime) -> None:
     """Stores a node that has just joined."""
     await unit.execute(
         "INSERT INTO node (id, pool_id, name, public_key, state, state_since, cordon_reasons, boot_id, labels,"
-        " inventory, created_at, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+        " inventory, created_at, generation, market) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
         node.id,
         node.pool_id,
         node.name,
@@ -121,6 +122,7 @@ async def insert_node(unit: UnitOfWork, node: Node, now: datetime) -> None:
         inventory_json(node.inventory),
         node.created_at,
         node.generation,
+        node.market,
     )
     await unit.execute("INSERT INTO heartbeat (node_id, at) VALUES ($1, $2)", node.id, now)
 
@@ -131,7 +133,7 @@ async def update_node(unit: UnitOfWork, before: Node, after: Node, *, with_inven
     changed = await unit.execute(
         "UPDATE node SET pool_id = $2, name = $3, state = $4, state_since = $5, cordon_reasons = $6, drain = $7,"
         " move_to = $8, incarnation = $9, boot_id = $10, agent_version = $11, inventory_sequence = $12,"
-        " inventory = coalesce($13, inventory), generation = $14 WHERE id = $1 AND generation = $15",
+        " inventory = coalesce($13, inventory), generation = $14, market = $16 WHERE id = $1 AND generation = $15",
         after.id,
         after.pool_id,
         after.name,
@@ -147,6 +149,7 @@ async def update_node(unit: UnitOfWork, before: Node, after: Node, *, with_inven
         inventory_json(after.inventory) if with_inventory else None,
         after.generation,
         before.generation,
+        after.market,
     )
     assert changed == 1, f"node {after.id} changed under its lock"
 

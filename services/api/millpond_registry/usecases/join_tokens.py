@@ -32,6 +32,7 @@ async def create_join_token(unit: UnitOfWork, caller: Principal, spec: JoinToken
         pool_id=spec.pool_id,
         expires_in_seconds=spec.expires_in_seconds,
         max_uses=spec.max_uses,
+        market=spec.market,
         labels=spec.labels,
     )
     audit(unit, caller, "join_token.create", str(stored.join_token_id), after=stored)

@@ -74,6 +74,7 @@ async def join_node(unit: UnitOfWork, request: JoinRequest) -> JoinAnswer:
         created_at=now,
         boot_id=request.inventory.boot_id,
         labels=labels,
+        market=token.market,
         last_heartbeat_at=now,
     )
     await nodes.insert_node(unit, node, now)

@@ -9,6 +9,7 @@ from millpond_contracts.bodies.nodes import (
     CordonRequest,
     DrainRequest,
     MoveRequest,
+    NodeChange,
     NodeState,
     NodeView,
 )
@@ -17,6 +18,7 @@ from millpond_contracts.events.registry import (
     NodeCordoned,
     NodeDrainRequested,
     NodeEvent,
+    NodeMarketChanged,
     NodeMoved,
     NodeRemoved,
 )
@@ -163,6 +165,23 @@ async def move_node(unit: UnitOfWork, caller: Principal, node_id: NodeId, reques
     moving = request_drain(node, CordonReason.MOVE, request.deadline_seconds, now, move_to=request.pool_id)
     view = await save_node(unit, node, moving, NodeDrainRequested)
     audit(unit, caller, "node.move", str(node_id), after=view.drain)
+    return view
+
+
+async def change_node(
+    unit: UnitOfWork, caller: Principal, node_id: NodeId, if_match: str, change: NodeChange
+) -> NodeView:
+    """The node paid for as the operator says.
+
+    Raises:
+        ProblemError: 404 unknown or removed, 412 stale.
+    """
+    node = await lock_existing_node(unit, node_id)
+    check_if_match(if_match, node.generation)
+    if change.market is node.market:
+        return node_view(node, await devices_of(unit, node_id))
+    view = await save_node(unit, node, replace(node, market=change.market), NodeMarketChanged)
+    audit(unit, caller, "node.change", str(node_id), before=NodeChange(market=node.market), after=change)
     return view
 
 

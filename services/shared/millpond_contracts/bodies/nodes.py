@@ -51,6 +51,13 @@ class CordonReason(StrEnum):
     DRAIN = "drain"
 
 
+class Market(StrEnum):
+    """How the operator pays for a node: `committed` costs the same whether it is used or not; `on_demand` can end."""
+
+    COMMITTED = "committed"
+    ON_DEMAND = "on_demand"
+
+
 class PoolIsolation(StrEnum):
     SHARED = "shared"
     DEDICATED = "dedicated"
@@ -208,6 +215,7 @@ class NodeView(Outgoing):
     schedulable: bool
     cordon_reasons: tuple[CordonReason, ...] = ()
     drain: DrainView | None = None
+    market: Market = Market.ON_DEMAND
     incarnation: int
     boot_id: str | None
     arch: str | None
@@ -272,6 +280,7 @@ class JoinTokenSpec(Incoming):
     pool_id: PoolId | None = None
     expires_in_seconds: StrictInt = Field(86_400, ge=60, le=31_536_000)
     max_uses: StrictInt | None = Field(None, ge=1, le=1_000_000)
+    market: Market = Field(Market.ON_DEMAND, description="how the nodes that join with it are paid for")
     labels: Labels = Field(default_factory=dict)
 
 
@@ -284,6 +293,7 @@ class JoinTokenView(Outgoing):
     expires_at: Instant
     max_uses: int | None
     uses: int
+    market: Market = Market.ON_DEMAND
     labels: dict[str, str]
     revoked: bool
     created_at: Instant
@@ -394,6 +404,12 @@ class DrainRequest(Incoming):
 
 class CordonRequest(Incoming):
     generation: Generation | None = None
+
+
+class NodeChange(Incoming):
+    """What an operator changes of a node itself."""
+
+    market: Market
 
 
 class MoveRequest(Incoming):

@@ -59,6 +59,12 @@ class NodeMoved(NodeEvent):
     from_pool_id: PoolId
 
 
+class NodeMarketChanged(NodeEvent):
+    """The operator pays for the node in another way."""
+
+    type = "registry.node_market_changed.v1"
+
+
 class NodeRemoved(NodeEvent):
     type = "registry.node_removed.v1"
 
@@ -169,6 +175,7 @@ NODE_EVENTS: tuple[type[NodeEvent], ...] = (
     NodeCordoned,
     NodeDrainRequested,
     NodeMoved,
+    NodeMarketChanged,
     NodeRemoved,
     InventoryChanged,
     DeviceHealthChanged,
