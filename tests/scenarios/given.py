@@ -60,8 +60,23 @@ async def give_share(services: Services, saved: Saved, wanted: dict[str, Any]) -
     await eventually(known)
 
 
+async def give_prices(services: Services, saved: Saved, wanted: dict[str, Any]) -> None:
+    """Prices of `tenant` alone, in force: `prices`. `lines` and all else as in `POST /v1/price-books`."""
+    operator = services.as_key()
+    made = (await operator("POST", "/v1/price-books", {"tenant_id": saved["tenant"], **wanted}, expect=201)).json()
+    saved["prices"] = made["price_version_id"]
+
+    async def in_force() -> bool:
+        # They begin a moment ahead; the statement tells the server's time.
+        path = f"/v1/statements/current?tenant_id={saved['tenant']}"
+        return bool((await operator("GET", path, expect=200)).json()["as_of"] > made["valid_from"])
+
+    await eventually(in_force)
+
+
 GIVEN: dict[str, Callable[[Services, Saved, dict[str, Any]], Awaitable[None]]] = {
     "node": give_node,
     "tenant": give_tenant,
     "share": give_share,
+    "prices": give_prices,
 }

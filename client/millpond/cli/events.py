@@ -34,6 +34,10 @@ def events(
     ] = "scheduler",
     after: Annotated[int | None, typer.Option(min=0, help="Begin after this number; 0 = from the first kept.")] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on with what happens from now on.")] = True,
+    subject: Annotated[
+        str | None,
+        typer.Option("--of", metavar="ID", help="Only of this object, such as an allocation, from its first."),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Watch what happens, as it happens.
@@ -42,7 +46,7 @@ def events(
     """
     _check_service(service)
     client = connect(context)
-    for envelope in client.events.watch(service, after=after, follow=follow):
+    for envelope in client.events.watch(service, after=after, follow=follow, subject=subject):
         if output is Output.JSON:
             typer.echo(envelope.model_dump_json())
         elif output is Output.ID:

@@ -27,13 +27,16 @@ class _Ending(BaseModel):
 class Events(Noun):
     """`/v1/events/<service>`."""
 
-    def watch(self, service: str, *, after: int | None = None, follow: bool = True) -> Iterator[Envelope]:
+    def watch(
+        self, service: str, *, after: int | None = None, follow: bool = True, subject: str | None = None
+    ) -> Iterator[Envelope]:
         """Events of a service.
 
         Args:
             service: `registry`, `quota`, `scheduler` or `billing`.
             after: Begin after this sequence; None = with what happens from now on.
             follow: Without it, the iterator ends with the newest event there is.
+            subject: Only events of this object, by its id; then None = begin with the oldest one that is kept.
 
         Raises:
             MillpondError: the watch was refused, or the service stayed away.
@@ -41,7 +44,7 @@ class Events(Noun):
         failures = 0
         while True:
             try:
-                for envelope in self._stream(service, after, follow):
+                for envelope in self._stream(service, after, follow, subject):
                     after, failures = envelope.seq, 0
                     yield envelope
                 if not follow:
@@ -52,8 +55,9 @@ class Events(Noun):
                     raise unreachable(self._sender.http.base_url, error) from error
             self._sender.sleep(self._sender.policy.delay_seconds(max(failures, 1)))
 
-    def _stream(self, service: str, after: int | None, follow: bool) -> Iterator[Envelope]:
+    def _stream(self, service: str, after: int | None, follow: bool, subject: str | None) -> Iterator[Envelope]:
         query = {"follow": str(follow).lower()} | ({} if after is None else {"after": str(after)})
+        query |= {} if subject is None else {"subject": subject}
         http, timeout = self._sender.http, httpx.Timeout(10.0, read=_QUIET_SECONDS)
         with http.stream("GET", f"/v1/events/{service}", params=query, timeout=timeout) as response:
             if response.status_code >= 400:

@@ -117,17 +117,25 @@ def _add_watch(router: APIRouter, service: str) -> None:
         caller: ReaderCaller,
         after: Annotated[int | None, Query(ge=0, le=MAX_SEQ, description="resume after this sequence")] = None,
         follow: Annotated[bool, Query(description="false = end when everything up to now was sent")] = True,
+        subject: Annotated[
+            str | None, Query(max_length=128, description="only events of this object, by its id")
+        ] = None,
         last_event_id: Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=MAX_SEQ)] = None,
     ) -> StreamingResponse:
-        """Sends events as they come: `id` is the sequence, `event` the type, `data` the envelope. Starts now."""
+        """Sends events as they come: `id` is the sequence, `event` the type, `data` the envelope. Starts now.
+
+        With a `subject` it starts with the oldest event of it that is kept.
+        """
         wanted = after if last_event_id is None else last_event_id
         async with request.app.state.kernel.database.begin(SYSTEM) as unit:
             head = await _head(unit)
+            if subject is not None and wanted is None:
+                wanted = await _oldest(unit, head) - 1
             start = head if wanted is None else wanted
             if start < min(head, await _oldest(unit, head) - 1):
                 raise ProblemError(ErrorCode.FEED_GONE, f"Events after {start} are no longer kept; read the lists.")
         return StreamingResponse(
-            _watch(request, service, start, follow),
+            _watch(request, service, start, follow, subject),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -187,7 +195,9 @@ def _audit_view(row: Any) -> AuditView:
     )
 
 
-async def _watch(request: Request, service: str, after: int, follow: bool) -> AsyncIterator[str]:
+async def _watch(
+    request: Request, service: str, after: int, follow: bool, subject: str | None = None
+) -> AsyncIterator[str]:
     kernel = request.app.state.kernel
     credentials = request.headers.get("authorization")
     yield f": watching {service} after {after}\n\n"
@@ -198,9 +208,7 @@ async def _watch(request: Request, service: str, after: int, follow: bool) -> As
             # Again and again: a key may be revoked, or change its role, while the watch is open.
             caller: Principal = await kernel.authenticator.authenticate(credentials)
             async with kernel.database.begin(caller.scope) as unit:
-                rows = await unit.fetch(
-                    f"SELECT {_COLUMNS} FROM outbox WHERE seq > $1 ORDER BY seq LIMIT $2", after, WATCH_BATCH
-                )
+                rows = await _read_events(unit, after, subject)
         except ProblemError as error:
             yield f"event: problem\ndata: {json.dumps({'code': error.code.value, 'detail': error.detail})}\n\n"
             return
@@ -224,6 +232,14 @@ async def _watch(request: Request, service: str, after: int, follow: bool) -> As
         if quiet >= HEARTBEAT_SECONDS:
             quiet = 0.0
             yield ": still here\n\n"
+
+
+async def _read_events(unit: UnitOfWork, after: int, subject: str | None) -> list[Any]:
+    """The next events that the unit's scope may see, of one object or of all."""
+    wanted, arguments = ("", ()) if subject is None else (" AND subject = $3", (subject,))
+    return await unit.fetch(
+        f"SELECT {_COLUMNS} FROM outbox WHERE seq > $1{wanted} ORDER BY seq LIMIT $2", after, WATCH_BATCH, *arguments
+    )
 
 
 def health_router(service: str) -> APIRouter:

@@ -21,6 +21,9 @@ from millpond_kernel.tables import INSTANT, NOW, kernel_tables
 
 metadata = MetaData(schema="scheduler")
 kernel_tables(metadata)
+# The trail of one allocation or job, which people follow from a bill's line.
+_outbox = metadata.tables["scheduler.outbox"]
+Index("outbox_subject", _outbox.c.subject, _outbox.c.seq)
 
 job = Table(
     "job",
