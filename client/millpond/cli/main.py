@@ -18,6 +18,7 @@ from millpond.cli import (
     pools,
     prices,
     profiles,
+    reports,
     submitting,
     tenants,
     top,
@@ -64,7 +65,9 @@ def choose(
 
 
 # The order is the order of the help page: what a newcomer needs first comes first.
-for module in (submitting, jobs, following, top, nodes, pools, joining, tenants, keys, limits, bills, prices):
+for module in (
+    submitting, jobs, following, top, nodes, pools, joining, tenants, keys, limits, bills, reports, prices,
+):
     module.register(app)
 stack.register(app)
 for module in (health, profiles, events):

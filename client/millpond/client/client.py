@@ -9,7 +9,7 @@ from typing import Self
 import httpx
 
 from millpond.client.api_keys import ApiKeys
-from millpond.client.bills import Charges, Exports, PriceBooks, Reconciliations, Statements
+from millpond.client.bills import Charges, Exports, PriceBooks, Reconciliations, Reports, Statements
 from millpond.client.calls import get
 from millpond.client.errors import InvalidRequest
 from millpond.client.events import Audit, Events, Health
@@ -96,6 +96,7 @@ class Client:
         self.charges = Charges(sender)
         self.exports = Exports(sender)
         self.reconciliations = Reconciliations(sender)
+        self.reports = Reports(sender)
         self.events = Events(sender)
         self.audit = Audit(sender)
         self.health = Health(sender)

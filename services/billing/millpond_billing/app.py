@@ -4,7 +4,7 @@ import httpx
 from fastapi import FastAPI
 
 from millpond_billing.background.sending import make_enqueue
-from millpond_billing.routes import exports, prices, reconciliations, statements
+from millpond_billing.routes import charges, exports, prices, reconciliations, reports, statements
 from millpond_billing.settings import Settings
 from millpond_billing.usecases.prices import list_price_items
 from millpond_kernel.app import Kernel, ServiceApp, build_app
@@ -21,7 +21,14 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
     return build_app(
         ServiceApp(
             settings=chosen,
-            routers=(prices.router, statements.router, exports.router, reconciliations.router),
+            routers=(
+                prices.router,
+                statements.router,
+                charges.router,
+                exports.router,
+                reports.router,
+                reconciliations.router,
+            ),
             snapshots={"prices": list_price_items},
             on_start=on_start,
             transport=transport,

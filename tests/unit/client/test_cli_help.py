@@ -16,7 +16,7 @@ WANTED = {
     "Your jobs": ("submit", "ps", "job", "logs", "explain", "cancel", "wait", "queue", "top"),
     "Machines and pools": ("nodes", "node", "pools", "pool", "capacity", "devices", "flavors", "join", "join-token"),
     "Tenants and limits": ("tenant", "project", "key", "limit", "usage"),
-    "Money": ("bill", "export", "price"),
+    "Money": ("bill", "export", "exports", "report", "price"),
     "This stack": ("up", "down", "status", "login", "profile", "whoami", "events", "audit", "migrate"),
 }
 

@@ -182,6 +182,23 @@ def value_at_list(
     return Valued(by_state, total)
 
 
+def value_of_held(held: Iterable[Held], start: int, end: int, book: PriceBook, sku: Sku) -> Mapping[TimeState, Decimal]:
+    """What was held over `[start, end)` at the public list price in force at each microsecond, by state.
+
+    Raises:
+        PriceMissing: no public version prices the SKU.
+    """
+    by_state = dict.fromkeys(TimeState, Decimal(0))
+    changes = [change for change in book.change_points(None) if start < change < end]
+    for one in held:
+        first, last = max(one.start, start), min(one.end, end)
+        points = [first, *(change for change in changes if first < change < last), last]
+        for since, until in pairwise(points if first < last else ()):
+            value = book.price_at(sku, None, since).amount(one.amount, until - since)
+            by_state[one.state] = EXACT.add(by_state[one.state], value)
+    return by_state
+
+
 def bill_difference(statement: Statement, metered_list_value: Decimal) -> Decimal:
     """List value of the metered time plus the named lines, less the statement: zero to the last digit when it holds.
 

@@ -60,8 +60,9 @@ async def _list_items(unit: UnitOfWork, node_id: NodeId, start_at: datetime, end
     items = []
     for name, (text, spans) in (await list_spans(unit, node_id, start_at, end_at)).items():
         sku = Sku.parse(text)
-        held = [one for holder in holders for one in _held_of(name, sku.resource, holder, end)]
-        items.append(_Item(node_id, name, sku, start, end, with_gaps_held(spans, held, start, end), held))
+        held = [one for holder in holders for one in held_of(name, sku.resource, holder, end)]
+        capacity = with_gaps_held([span.capacity for span in spans], held, start, end)
+        items.append(_Item(node_id, name, sku, start, end, capacity, held))
     return items
 
 
@@ -97,7 +98,7 @@ def _value(item: _Item, book: PriceBook) -> ConservationValue:
     )
 
 
-def _held_of(item: str, resource: Resource, holder: tuple[AllocationView, Timeline], end: int) -> list[Held]:
+def held_of(item: str, resource: Resource, holder: tuple[AllocationView, Timeline], end: int) -> list[Held]:
     """What an allocation held of one item of its node, by state."""
     allocation, timeline = holder
     term = Term(allocation.term)

@@ -4,8 +4,8 @@ from alembic import op
 
 from millpond_kernel.tables import run_script
 
-revision = "0006_billing_exports"
-down_revision = "0005_billing"
+revision = "0010_billing_exports"
+down_revision = "0009_scheduler_lists"
 branch_labels = None
 depends_on = None
 
