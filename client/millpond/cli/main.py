@@ -66,7 +66,19 @@ def choose(
 
 # The order is the order of the help page: what a newcomer needs first comes first.
 for module in (
-    submitting, jobs, following, top, nodes, pools, joining, tenants, keys, limits, bills, reports, prices,
+    submitting,
+    jobs,
+    following,
+    top,
+    nodes,
+    pools,
+    joining,
+    tenants,
+    keys,
+    limits,
+    bills,
+    reports,
+    prices,
 ):
     module.register(app)
 stack.register(app)

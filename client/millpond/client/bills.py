@@ -1,14 +1,10 @@
-"""Money: price books, charges, statements, exports."""
+"""Money: price books, charges, statements, reports."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
 from millpond.client.calls import PAGE_LIMIT, create, get, get_page
-from millpond.client.downloads import read_checked, save_checked
-from millpond.client.errors import MillpondError, WaitTimeout
 from millpond.client.nouns import Noun
 from millpond_contracts.bodies.bills import (
     ChargeGroup,
@@ -16,15 +12,12 @@ from millpond_contracts.bodies.bills import (
     ChargeView,
     CostKey,
     CostReport,
-    ExportSpec,
-    ExportState,
-    ExportView,
     PriceVersionSpec,
     PriceVersionView,
     Reconciliation,
     StatementView,
 )
-from millpond_contracts.ids import ExportId, JobId, NodeId, PoolId, PriceVersionId, ProjectId, StatementId, TenantId
+from millpond_contracts.ids import JobId, NodeId, PoolId, PriceVersionId, ProjectId, StatementId, TenantId
 
 
 class PriceBooks(Noun):
@@ -172,71 +165,3 @@ class Reports(Noun):
             page = self._send(replace(call, query={**call.query, "cursor": page.next_cursor}))
             items += page.items
         return report.model_copy(update={"items": items, "next_cursor": None})
-
-
-class Exports(Noun):
-    """`/v1/exports`."""
-
-    def create(self, spec: ExportSpec) -> ExportView:
-        """Orders an export; it is built in the background."""
-        return self._send(create("/v1/exports", spec, ExportView))
-
-    def list(self, *, tenant_id: TenantId | None = None) -> Iterator[ExportView]:
-        """Exports."""
-        return self._pages(get_page("/v1/exports", ExportView, tenant_id=tenant_id))
-
-    def get(self, export_id: ExportId) -> ExportView:
-        """One export."""
-        return self._send(get(f"/v1/exports/{export_id}", ExportView))
-
-    def download(self, export_id: ExportId) -> str:
-        """The text of an export that is ready; for long ones `stream` or `save`."""
-        return b"".join(self.stream(export_id)).decode()
-
-    def stream(self, export_id: ExportId) -> Iterator[bytes]:
-        """The bytes of a ready export; a broken connection is resumed, and the end raises unless the digest is right.
-
-        Raises:
-            MillpondError: not ready, expired, or not what its digest says.
-        """
-        return read_checked(self._sender, _content(export_id), self._digest(self.get(export_id)))
-
-    def save(self, export_id: ExportId, to: Path) -> ExportView:
-        """Writes a ready export to a file, going on with what an earlier call left of it; its digest is checked.
-
-        Until it is whole it lies beside `to`, as `<name>.<export id>.part`.
-
-        Raises:
-            MillpondError: not ready, expired, or not what its digest says.
-            OSError: the file cannot be written.
-        """
-        export = self.get(export_id)
-        save_checked(self._sender, _content(export_id), export, self._digest(export), to)
-        return export
-
-    def _digest(self, export: ExportView) -> str:
-        if export.digest is None:
-            raise MillpondError(f"export {export.export_id} is {export.state}, not ready", code="client.export.state")
-        return export.digest
-
-    def wait(self, export_id: ExportId, *, timeout_seconds: float = 120.0) -> ExportView:
-        """The export once it is ready.
-
-        Raises:
-            WaitTimeout: not in time.
-            MillpondError: it failed.
-        """
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            export = self.get(export_id)
-            if export.state is ExportState.READY:
-                return export
-            if export.state is ExportState.FAILED:
-                raise MillpondError(f"export {export_id} failed: {export.error}", code="client.export.failed")
-            if time.monotonic() > deadline:
-                raise WaitTimeout(f"export {export_id} is still {export.state}", code="client.wait.timeout")
-            self._sender.sleep(0.3)
-
-
-def _content(export_id: ExportId) -> str:
-    return f"/v1/exports/{export_id}/content"

@@ -9,10 +9,11 @@ from typing import Self
 import httpx
 
 from millpond.client.api_keys import ApiKeys
-from millpond.client.bills import Charges, Exports, PriceBooks, Reconciliations, Reports, Statements
+from millpond.client.bills import Charges, PriceBooks, Reconciliations, Reports, Statements
 from millpond.client.calls import get
 from millpond.client.errors import InvalidRequest
 from millpond.client.events import Audit, Events, Health
+from millpond.client.exports import Exports
 from millpond.client.flavors import Flavors
 from millpond.client.jobs import JobRef, Jobs
 from millpond.client.nodes import Devices, JoinTokens, Nodes

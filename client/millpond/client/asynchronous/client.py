@@ -10,8 +10,9 @@ from typing import Self
 import httpx
 
 from millpond.client.asynchronous.api_keys import ApiKeys
-from millpond.client.asynchronous.bills import Charges, Exports, PriceBooks, Reconciliations, Statements
+from millpond.client.asynchronous.bills import Charges, PriceBooks, Reconciliations, Reports, Statements
 from millpond.client.asynchronous.events import Audit, Events, Health
+from millpond.client.asynchronous.exports import Exports
 from millpond.client.asynchronous.flavors import Flavors
 from millpond.client.asynchronous.jobs import JobRef, Jobs
 from millpond.client.asynchronous.nodes import Devices, JoinTokens, Nodes
@@ -97,6 +98,7 @@ class AsyncClient:
         self.charges = Charges(sender)
         self.exports = Exports(sender)
         self.reconciliations = Reconciliations(sender)
+        self.reports = Reports(sender)
         self.events = Events(sender)
         self.audit = Audit(sender)
         self.health = Health(sender)

@@ -28,13 +28,16 @@ class _Ending(BaseModel):
 class Events(Noun):
     """`/v1/events/<service>`."""
 
-    async def watch(self, service: str, *, after: int | None = None, follow: bool = True) -> AsyncIterator[Envelope]:
+    async def watch(
+        self, service: str, *, after: int | None = None, follow: bool = True, subject: str | None = None
+    ) -> AsyncIterator[Envelope]:
         """Events of a service.
 
         Args:
             service: `registry`, `quota`, `scheduler` or `billing`.
             after: Begin after this sequence; None = with what happens from now on.
             follow: Without it, the iterator ends with the newest event there is.
+            subject: Only events of this object, by its id; then None = begin with the oldest one that is kept.
 
         Raises:
             MillpondError: the watch was refused, or the service stayed away.
@@ -42,7 +45,7 @@ class Events(Noun):
         failures = 0
         while True:
             try:
-                async for envelope in self._stream(service, after, follow):
+                async for envelope in self._stream(service, after, follow, subject):
                     after, failures = (envelope.seq, 0)
                     yield envelope
                 if not follow:
@@ -53,8 +56,11 @@ class Events(Noun):
                     raise unreachable(self._sender.http.base_url, error) from error
             await self._sender.sleep(self._sender.policy.delay_seconds(max(failures, 1)))
 
-    async def _stream(self, service: str, after: int | None, follow: bool) -> AsyncIterator[Envelope]:
+    async def _stream(
+        self, service: str, after: int | None, follow: bool, subject: str | None
+    ) -> AsyncIterator[Envelope]:
         query = {"follow": str(follow).lower()} | ({} if after is None else {"after": str(after)})
+        query |= {} if subject is None else {"subject": subject}
         http, timeout = (self._sender.http, httpx.Timeout(10.0, read=_QUIET_SECONDS))
         async with http.stream("GET", f"/v1/events/{service}", params=query, timeout=timeout) as response:
             if response.status_code >= 400:

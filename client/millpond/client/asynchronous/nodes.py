@@ -4,7 +4,7 @@
 from collections.abc import AsyncIterator, Sequence
 
 from millpond.client.asynchronous.nouns import Noun
-from millpond.client.calls import act, create, delete, get, get_page
+from millpond.client.calls import act, change, create, delete, get, get_page
 from millpond.client.naming import find_id, pick_one
 from millpond_contracts.bodies.devices import ConditionView, DeviceListing
 from millpond_contracts.bodies.nodes import (
@@ -13,6 +13,7 @@ from millpond_contracts.bodies.nodes import (
     JoinTokenSpec,
     JoinTokenView,
     MoveRequest,
+    NodeChange,
     NodeState,
     NodeView,
 )
@@ -68,6 +69,10 @@ class Nodes(Noun):
         """Moves a node to another pool once it is empty."""
         body = MoveRequest(pool_id=pool_id, deadline_seconds=deadline_seconds)
         return await self._send(act(f"/v1/nodes/{node_id}/move", NodeView, body))
+
+    async def change(self, node_id: NodeId, wanted: NodeChange, *, generation: int | None = None) -> NodeView:
+        """Changes a node itself, at a generation; None = whatever it is at."""
+        return await self._send(change("PATCH", f"/v1/nodes/{node_id}", wanted, NodeView, generation))
 
     async def remove(self, node: NodeView) -> None:
         """Removes a node that holds nothing."""

@@ -4,8 +4,8 @@ from alembic import op
 
 from millpond_kernel.tables import run_script
 
-revision = "0010_billing_exports"
-down_revision = "0009_scheduler_lists"
+revision = "0011_billing_exports"
+down_revision = "0010_pool_loans"
 branch_labels = None
 depends_on = None
 

@@ -2,8 +2,8 @@
 
 from alembic import op
 
-revision = "0013_scheduler_subjects"
-down_revision = "0012_billing_market"
+revision = "0014_scheduler_subjects"
+down_revision = "0013_billing_market"
 branch_labels = None
 depends_on = None
 

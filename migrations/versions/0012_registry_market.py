@@ -4,8 +4,8 @@ from alembic import op
 
 from millpond_kernel.tables import run_script
 
-revision = "0011_registry_market"
-down_revision = "0010_billing_exports"
+revision = "0012_registry_market"
+down_revision = "0011_billing_exports"
 branch_labels = None
 depends_on = None
 

@@ -4,8 +4,8 @@ from alembic import op
 
 from millpond_kernel.tables import run_script
 
-revision = "0012_billing_market"
-down_revision = "0011_registry_market"
+revision = "0013_billing_market"
+down_revision = "0012_registry_market"
 branch_labels = None
 depends_on = None
 
