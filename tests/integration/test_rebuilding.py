@@ -24,7 +24,7 @@ _WRITTEN_AT = {"changed_at", "seen_at", "written_at"}
 
 
 async def furnish(services: Services) -> None:
-    """A node with devices, a tenant with a project and a share, a job, prices: something for every view."""
+    """A node with devices, a tenant with project, share and reservation, a job, prices: something for every view."""
     operator, agent = services.as_key(), Agent(services.http)
     token = (await operator("POST", "/v1/join-tokens", {}, expect=201)).json()["token"]
     machine = inventory([gpu(0)])
@@ -35,10 +35,13 @@ async def furnish(services: Services) -> None:
     poll = {"boot_id": "boot-1", "sent_monotonic_ms": 1_000_000, "held": [], "wait_seconds": 0}
     tenant = (await operator("POST", "/v1/tenants", {"name": "acme"}, expect=201)).json()["tenant_id"]
     await operator("POST", "/v1/projects", {"name": "vision", "tenant_id": tenant}, expect=201)
-    limits = {"cpu": {"guaranteed": 1000}, "memory": {"guaranteed": 1024}}
+    flavor = "nvidia-a100-sxm4-80gb"
+    limits = {"cpu": {"guaranteed": 1000}, "memory": {"guaranteed": 1024}, "devices": {flavor: {"borrow": 1000}}}
     share = {"name": "share", "tenant_id": tenant, "pool_id": pool, "limits": limits}
     await eventually(lambda: made(operator, "/v1/virtual-pools", share))
     found = (await operator("GET", "/v1/virtual-pools", expect=200)).json()["items"][0]["virtual_pool_id"]
+    reservation = {"flavor": flavor, "device_milli": 1000, "starts_at": "2090-01-01T00:00:00Z"}
+    await operator("POST", "/v1/reservations", {"virtual_pool_id": found, **reservation}, expect=201)
     key = {"name": "k", "role": "member", "tenant_id": tenant}
     member = services.as_key((await operator("POST", "/v1/api-keys", key, expect=201)).json()["secret"])
     group = {"resources": {"cpu_milli": 500, "memory_mib": 256}, "run": {"command": ["true"]}}

@@ -7,7 +7,16 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from millpond.cli.amounts import parse_mib, parse_milli, parse_pairs, show_amount, show_mib, show_milli, show_time
+from millpond.cli.amounts import (
+    parse_mib,
+    parse_milli,
+    parse_pairs,
+    parse_seconds,
+    show_amount,
+    show_mib,
+    show_milli,
+    show_time,
+)
 from millpond.cli.completing import complete_pools, complete_tenants, complete_virtual_pools
 from millpond.cli.rendering import Column, heading, make_table, show_done, show_list, show_one
 from millpond.cli.session import TENANTS, Output, OutputOption, connect, out
@@ -58,6 +67,10 @@ HardOption = Annotated[
         "--hard", metavar="WHAT=N", help="Never more than this. Default: its own share and what it may borrow."
     ),
 ]
+ReclaimOption = Annotated[
+    str | None,
+    typer.Option("--reclaim", metavar="GRACE", help="Stop what is still above the limits after 0s, 15m or 2h."),
+]
 PolicyOption = Annotated[QueuePolicy | None, typer.Option("--policy", help="Who goes first in its queue.")]
 
 
@@ -106,16 +119,21 @@ def set_limit(
     lend: LendOption = None,
     hard: HardOption = None,
     policy: PolicyOption = None,
+    reclaim: ReclaimOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Change limits; what is not named stays.
 
-    Lowering admits nothing new and stops nothing.
+    Lowering admits nothing new; it stops something only with --reclaim.
     """
     client = connect(context)
     found = find_virtual_pool(client, name, tenant)
     limits = change_limits(found.limits, cpu, memory, device or [], borrow or [], lend or [], hard or [])
-    changed = client.virtual_pools.change(found, VirtualPoolChange(limits=limits, policy=policy))
+    change = VirtualPoolChange(limits=limits, policy=policy)
+    if reclaim is not None:
+        grace = parse_seconds(reclaim, "--reclaim")
+        change = VirtualPoolChange(limits=limits, policy=policy, reclaim=True, reclaim_grace_seconds=grace)
+    changed = client.virtual_pools.change(found, change)
     show_done(output, changed, changed.virtual_pool_id, f"{changed.name} may use {show_limits(changed.limits)} now")
 
 
@@ -270,6 +288,7 @@ def usage(
         Column("borrowed", lambda line: show_amount(line.resource, line.borrowed), is_right=True),
         Column("never more than", lambda line: show_amount(line.resource, line.hard), is_right=True),
         Column("full", full_of),
+        Column("over it", _over, is_right=True, is_extra=True),
     ]
     show_list(output, lines, columns, lambda line: line.virtual_pool_id, empty="nothing is limited")
 
@@ -283,6 +302,10 @@ def full_of(line: UsageLine) -> Text:
     if line.blocked:
         bar.append(f", work waits for {show_amount(line.resource, line.missing)}", "red")
     return bar
+
+
+def _over(line: UsageLine) -> str:
+    return show_amount(line.resource, line.over_limit) if line.over_limit else "-"
 
 
 def register(app: typer.Typer) -> None:

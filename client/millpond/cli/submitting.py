@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from millpond.cli.amounts import parse_mib, parse_milli, parse_pairs, parse_seconds, show_amount, show_mib
 from millpond.cli.completing import complete_projects, complete_tenants, complete_virtual_pools
 from millpond.cli.following import follow_log, wait_for
-from millpond.cli.rendering import show_one
+from millpond.cli.rendering import Column, show_list, show_one
 from millpond.cli.session import JOBS, Output, OutputOption, connect, out
 from millpond.client.client import Client
 from millpond_contracts.bodies.jobs import (
@@ -28,10 +28,16 @@ from millpond_contracts.bodies.jobs import (
 from millpond_contracts.resources import DeviceKind
 
 _DOCUMENT = TypeAdapter(dict[str, object])
+_DOCUMENTS = TypeAdapter(list[dict[str, object]])
 
 
 FileOption = Annotated[
-    Path | None, typer.Option("--file", "-f", help="A whole job as JSON instead of options; `-` = standard input.")
+    Path | None,
+    typer.Option(
+        "--file",
+        "-f",
+        help="A whole job as JSON instead of options, or a list of jobs, submitted all or none; `-` = standard input.",
+    ),
 ]
 NameOption = Annotated[str | None, typer.Option(help="Lower case; need not be unique. Default: the program's.")]
 CpuOption = Annotated[str, typer.Option(metavar="CORES", help="Cores per task: 2, 0.5 or 500m.")]
@@ -49,6 +55,7 @@ RequireOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME>=N", help="Hard demand, such as 'bf16_tflops>=300'.")
 ]
 TolerateOption = Annotated[list[str] | None, typer.Option(metavar="KEY[=VALUE]", help="Accept nodes marked so.")]
+GangOption = Annotated[bool, typer.Option("--gang", help="Start all tasks together or none of them.")]
 CountOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many tasks of this kind.")]
 TenantOption = Annotated[
     str | None, typer.Option(help="Whose virtual pool (operators; name or id).", autocompletion=complete_tenants)
@@ -95,6 +102,7 @@ def submit(
     require: RequireOption = None,
     tolerate: TolerateOption = None,
     count: CountOption = 1,
+    gang: GangOption = False,
     tenant: TenantOption = None,
     virtual_pool: VirtualPoolOption = None,
     project: ProjectOption = None,
@@ -117,11 +125,16 @@ def submit(
     if file is not None:
         if command or simulate is not None:
             raise typer.BadParameter("give a file, or say what to run, not both", param_hint="--file")
-        spec = read_job_file(client, file, virtual_pool, tenant)
+        specs = read_job_file(client, file, virtual_pool, tenant)
+        if isinstance(specs, list):
+            _start_batch(client, specs, output, is_followed=wait or follow)
+            return
+        spec = specs
     else:
         devices = device_request(device, gpus, gpu_milli, gpu_memory, tuple(flavor or ()))
         group = GroupSpec(
             count=count,
+            gang=gang,
             resources=_resources(cpu, memory, devices),
             requires=Requirements(attributes=parse_requirements(require or [])),
             tolerations=tuple(_toleration(text) for text in tolerate or ()),
@@ -150,6 +163,22 @@ def _start(client: Client, spec: JobSpec, output: Output, *, wait: bool, follow:
         wait_for(client, job.job_id, output=output)
 
 
+def _start_batch(client: Client, specs: list[JobSpec], output: Output, *, is_followed: bool) -> None:
+    if is_followed:
+        raise typer.BadParameter("only a single job can be waited for", param_hint="--wait")
+    jobs = client.jobs.submit_batch(specs)
+    if output is Output.TABLE:
+        out().print(f"submitted {len(jobs)} job{'s' if len(jobs) != 1 else ''}")
+    show_list(output, jobs, _BATCH_COLUMNS, lambda job: job.job_id, empty="no jobs")
+
+
+_BATCH_COLUMNS: list[Column[JobView]] = [
+    Column("name", lambda job: job.name),
+    Column("tasks", lambda job: str(sum(group.count for group in job.groups)), is_right=True),
+    Column("id", lambda job: str(job.job_id)),
+]
+
+
 def _resources(cpu: str, memory: str, devices: tuple[DeviceRequest, ...]) -> Resources:
     return Resources(cpu_milli=parse_milli(cpu, "--cpu"), memory_mib=parse_mib(memory, "--memory"), devices=devices)
 
@@ -161,21 +190,27 @@ def _run(command: list[str] | None, simulate: str | None, image: str | None, env
     return RunSpec(command=tuple(command or ()), image=image, env=env, simulate=acted)
 
 
-def read_job_file(client: Client, file: Path, virtual_pool: str | None, tenant: str | None) -> JobSpec:
-    """The job in a file; its `virtual_pool` may be a name, and may be left out.
+def read_job_file(client: Client, file: Path, virtual_pool: str | None, tenant: str | None) -> JobSpec | list[JobSpec]:
+    """The job in a file, or the jobs of a list; their `virtual_pool` may be a name, and may be left out.
 
     Raises:
-        typer.BadParameter: it cannot be read, or is no JSON object.
+        typer.BadParameter: it cannot be read, or is neither a JSON object nor a list of them.
     """
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        document = _DOCUMENT.validate_json(text)
+        is_list = text.lstrip().startswith("[")
+        documents = _DOCUMENTS.validate_json(text) if is_list else [_DOCUMENT.validate_json(text)]
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"cannot read {file}: {error}", param_hint="--file") from error
     except ValidationError as error:
         raise typer.BadParameter(
             f"{file} is no JSON object: {error.errors()[0]['msg']}", param_hint="--file"
         ) from error
+    specs = [_job_of(client, document, virtual_pool, tenant) for document in documents]
+    return specs if is_list else specs[0]
+
+
+def _job_of(client: Client, document: dict[str, object], virtual_pool: str | None, tenant: str | None) -> JobSpec:
     wanted = virtual_pool or document.get("virtual_pool")
     pool = client.find_virtual_pool(None if wanted is None else str(wanted), tenant=tenant)
     return JobSpec.model_validate_json(_DOCUMENT.dump_json({**document, "virtual_pool": str(pool.virtual_pool_id)}))

@@ -19,6 +19,7 @@ from millpond.client.jobs import JobRef, Jobs
 from millpond.client.nodes import Devices, JoinTokens, Nodes
 from millpond.client.pools import Pools
 from millpond.client.projects import Projects
+from millpond.client.reservations import Reservations
 from millpond.client.retries import RetryPolicy
 from millpond.client.sending import Sender
 from millpond.client.tenants import Tenants
@@ -88,6 +89,7 @@ class Client:
         self.flavors = Flavors(sender)
         self.join_tokens = JoinTokens(sender)
         self.virtual_pools = VirtualPools(sender)
+        self.reservations = Reservations(sender)
         self.jobs = Jobs(sender)
         self.allocations = Allocations(sender)
         self.usage = Usage(sender)
@@ -128,6 +130,7 @@ class Client:
         name: str = "job",
         devices: DeviceRequest | None = None,
         count: int = 1,
+        gang: bool = False,
         virtual_pool: str | None = None,
         priority: int = 50,
         time_limit_seconds: int | None = None,
@@ -145,6 +148,7 @@ class Client:
             name: Lower case; need not be unique.
             devices: Accelerators per task.
             count: How many tasks of this kind.
+            gang: They start all together or not at all.
             virtual_pool: Id or name; None = the profile's, else the only one there is.
             priority: 0 to 1000, higher goes first.
             time_limit_seconds: For each task from the moment it is active.
@@ -155,6 +159,7 @@ class Client:
         """
         group = GroupSpec(
             count=count,
+            gang=gang,
             resources=Resources(
                 cpu_milli=cpu_milli, memory_mib=memory_mib, devices=() if devices is None else (devices,)
             ),

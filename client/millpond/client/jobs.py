@@ -10,6 +10,8 @@ from millpond.client.naming import find_id
 from millpond.client.nouns import Noun
 from millpond_contracts.bodies.jobs import (
     Explanation,
+    JobBatch,
+    JobBatchView,
     JobDetail,
     JobSpec,
     JobState,
@@ -30,6 +32,10 @@ class Jobs(Noun):
     def submit(self, spec: JobSpec) -> JobView:
         """Submits a job; it is queued even when nothing could start it now."""
         return self._send(create("/v1/jobs", spec, JobView))
+
+    def submit_batch(self, specs: Sequence[JobSpec]) -> tuple[JobView, ...]:
+        """Submits several jobs, all or none; their views come in the same order."""
+        return tuple(self._send(create("/v1/jobs/batch", JobBatch(jobs=tuple(specs)), JobBatchView)).jobs)
 
     def list(
         self,

@@ -6,9 +6,14 @@ import httpx
 from fastapi import FastAPI
 
 from millpond_kernel.app import ServiceApp, build_app
-from millpond_quota.routes import api_keys, tenants, virtual_pools
+from millpond_quota.routes import api_keys, reservations, tenants, virtual_pools
 from millpond_quota.settings import Settings
-from millpond_quota.store.snapshots import snapshot_projects, snapshot_tenants, snapshot_virtual_pools
+from millpond_quota.store.snapshots import (
+    snapshot_projects,
+    snapshot_reservations,
+    snapshot_tenants,
+    snapshot_virtual_pools,
+)
 
 
 def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
@@ -17,11 +22,12 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
     return build_app(
         ServiceApp(
             settings=settings,
-            routers=(tenants.router, api_keys.router, api_keys.internal, virtual_pools.router),
+            routers=(tenants.router, api_keys.router, api_keys.internal, virtual_pools.router, reservations.router),
             snapshots={
                 "tenants": snapshot_tenants,
                 "projects": snapshot_projects,
                 "virtual-pools": snapshot_virtual_pools,
+                "reservations": snapshot_reservations,
             },
             issues=True,
             exchange=partial(api_keys.exchange, settings.token_seconds),

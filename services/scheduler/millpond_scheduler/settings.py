@@ -27,6 +27,9 @@ class Settings(ServiceSettings):
     hold_after_seconds: int = Field(
         600, ge=1, le=86_400, description="wait for capacity after which a node is kept free for a task"
     )
+    hold_seconds: int = Field(
+        3600, ge=1, le=604_800, description="longest that nodes are kept free for a task before others get their turn"
+    )
     verdict_seconds: float = Field(2.0, ge=0.1, le=60, description="most frequent writing of verdicts")
     lease_check_seconds: float = Field(2.0, ge=0.1, le=60, description="interval of the look at the nodes' leases")
     recount_seconds: float = Field(30.0, ge=1, le=3600, description="interval of the recount of guards and usage")

@@ -58,7 +58,7 @@ def _make_leader(kernel: WorkerKernel, settings: Settings) -> Leader:
         lease_seconds=settings.leader_seconds,
         poll_seconds=settings.poll_seconds,
         verdict_seconds=settings.verdict_seconds,
-        policy=Policy(hold_after_seconds=settings.hold_after_seconds),
+        policy=Policy(hold_after_seconds=settings.hold_after_seconds, hold_seconds=settings.hold_seconds),
     )
     listener = DoorListener(kernel.redis, doorbell_channel(settings.redis_prefix, kernel.service))
     return Leader(kernel.database, NodeBell(kernel.redis, settings.redis_prefix), listener, rules)

@@ -70,6 +70,9 @@ class ErrorCode(StrEnum):
     POOL_UNKNOWN = "quota.pool.unknown", 404, "No such pool"
     VIRTUAL_POOL_NOT_FOUND = "quota.virtual_pool.not_found", 404, "No such virtual pool"
     POOL_OVERSUBSCRIBED = "quota.pool.oversubscribed", 409, "The guarantees would exceed the pool's capacity"
+    RESERVATION_NOT_FOUND = "quota.reservation.not_found", 404, "No such reservation"
+    RESERVATION_WINDOW = "quota.reservation.window", 422, "The window of the reservation has passed"
+    RESERVATION_OVER_LIMIT = "quota.reservation.over_limit", 409, "The virtual pool's limit leaves no room for this"
     LIMITS_INVALID = "quota.limits.invalid", 422, "The limits contradict one another"
 
     # scheduler

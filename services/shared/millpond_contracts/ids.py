@@ -143,6 +143,11 @@ class VirtualPoolId(TypedId):
     prefix = "vpool"
 
 
+class ReservationId(TypedId):
+    __slots__ = ()
+    prefix = "rsv"
+
+
 class JobId(TypedId):
     __slots__ = ()
     prefix = "job"

@@ -76,11 +76,12 @@ def make_device(flavor: str = "t4", memory_mib: int | None = 16_000) -> DeviceVi
 
 
 def make_spec(virtual_pool: VirtualPoolId, **changes: Any) -> JobSpec:
-    """A job of one group; `count`, `cpu`, `memory`, `devices`, `retry`, `priority`, `time_limit` may be given."""
+    """A job of one group; parts may be given: `count`, `cpu`, `devices`, `retry`, `priority`, `time_limit`, `gang`."""
     devices = changes.get("devices")
     group = GroupSpec(
         name="main",
         count=changes.get("count", 1),
+        gang=changes.get("gang", False),
         resources=Resources(
             cpu_milli=changes.get("cpu", 1000),
             memory_mib=changes.get("memory", 1024),

@@ -8,7 +8,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason, GroupSpec, JobSpec, JobState, JobView, LogPage, QueueEntry
+from millpond_contracts.bodies.jobs import (
+    EndReason,
+    GroupSpec,
+    JobBatch,
+    JobBatchView,
+    JobSpec,
+    JobState,
+    JobView,
+    LogPage,
+    QueueEntry,
+)
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import TaskId
 from tests.unit.client.commands import Ran, run
@@ -65,6 +75,30 @@ def test_submit_when_everything_is_given_then_everything_is_sent(api: FakeApi) -
     )
     assert (group.tolerations[0].key, group.tolerations[0].value) == ("spot", "yes")
     assert group.run.command == ("train", "--lr", "0.1")
+
+
+def test_submit_when_a_gang_is_asked_for_then_the_group_says_so(api: FakeApi) -> None:
+    _, sent = submitted(api, "--gang", "--count", "4", "--", "train")
+    assert (only_group(sent).gang, only_group(sent).count) == (True, 4)
+
+
+def test_submit_when_the_file_holds_a_list_then_one_batch(api: FakeApi, tmp_path: Path) -> None:
+    api.on("POST", "/v1/jobs/batch", JobBatchView(jobs=[job(), job()]))
+    document = json.loads(spec().model_dump_json())
+    del document["virtual_pool"]
+    file = tmp_path / "jobs.json"
+    file.write_text(json.dumps([{**document, "name": "one"}, {**document, "name": "two"}]))
+    ran = run(api, "submit", "--file", str(file))
+    (request,) = api.asked("POST", "/v1/jobs/batch")
+    sent = JobBatch.model_validate_json(request.content)
+    assert ([each.name for each in sent.jobs], {each.virtual_pool for each in sent.jobs}) == (
+        ["one", "two"],
+        {VIRTUAL_POOL},
+    )
+    assert (ran.code, "submitted 2 jobs" in ran.out) == (0, True)
+    assert api.asked("POST", "/v1/jobs") == []
+    waiting = run(api, "submit", "--file", str(file), "--wait")
+    assert (waiting.code, "only a single job" in waiting.err) == (2, True)
 
 
 def test_submit_when_a_share_is_asked_for_then_of_one_device(api: FakeApi) -> None:

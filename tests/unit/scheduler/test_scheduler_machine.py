@@ -1,5 +1,6 @@
 """A pool that lives: tasks come and go, nodes join, are cordoned, shrink, vanish and return; the invariants hold."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond_contracts.bodies.nodes import CordonReason, DeviceSharing, NodeState
 from millpond_contracts.bodies.tenants import Limit
-from millpond_contracts.ids import NodeId, TaskId
+from millpond_contracts.ids import NodeId, TaskId, VirtualPoolId
 from millpond_contracts.resources import Isolation
-from millpond_scheduler.domain.admission import CPU, MEMORY
+from millpond_scheduler.domain.admission import CPU, MEMORY, Resource
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.nodes import NodeRecord, PoolRules
@@ -74,6 +75,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.running: list[TaskId] = []
         self.lost: list[NodeRecord] = []
         self.last_node = 0
+        self.stopping_before: set[TaskId] = set()
+        self.usage_before: dict[VirtualPoolId, dict[Resource, int]] = {}
 
     @initialize(
         sharing=st.sampled_from(list(DeviceSharing)),
@@ -84,7 +87,12 @@ class PoolMachine(RuleBasedStateMachine):
     def begin(self, sharing: DeviceSharing, shared_users: bool, cap: int, lend: int) -> None:
         pools = [
             virtual_pool(1, TENANT, devices={"a100": Limit(guaranteed=1000, hard=1000 + cap), "t4": Limit(borrow=cap)}),
-            virtual_pool(2, RIVAL, cpu=Limit(guaranteed=40_000), devices={"a100": Limit(guaranteed=2000, lend=lend)}),
+            virtual_pool(
+                2,
+                RIVAL,
+                cpu=Limit(guaranteed=40_000, lend=40_000),
+                devices={"a100": Limit(guaranteed=2000, lend=lend), "t4": Limit(guaranteed=2000, lend=2000)},
+            ),
         ]
         self.world = World.of(node(900, gpus=8, pool=OTHER_POOL), pools=pools, rules=PoolRules(sharing, shared_users))
 
@@ -119,6 +127,10 @@ class PoolMachine(RuleBasedStateMachine):
     def submit(self, wanted: RequestClass, times: int, priority: int) -> None:
         self.world.submit(wanted, times, priority=priority)
 
+    @rule(wanted=requests(), size=st.integers(1, 6), priority=st.sampled_from([10, 50]))
+    def submit_gang(self, wanted: RequestClass, size: int, priority: int) -> None:
+        self.world.submit_gang(wanted, size, priority=priority)
+
     @rule(minutes=st.integers(0, 20))
     def wait(self, minutes: int) -> None:
         self.world.now_us += minutes * 60 * SECOND_US
@@ -126,6 +138,8 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(max_tasks=st.sampled_from([1, 500]))
     def cycle(self, max_tasks: int) -> None:
         before = contents(self.world.snapshot)
+        waiting = {task.id: task.gang for task in self.world.queue}
+        self.stopping_before, self.usage_before = set(self.world.stopping), self.world.usage()
         trial = self.world.plan(max_tasks)
         self.world.snapshot.undo_to(trial.mark)
         assert contents(self.world.snapshot) == before, "undo restores equality"
@@ -133,8 +147,28 @@ class PoolMachine(RuleBasedStateMachine):
         assert plan.placements == trial.placements, "same input, same plan"
         assert plan.rejections == trial.rejections
         assert plan.earmarks == trial.earmarks
+        assert plan.reclaims == trial.reclaims
         self.running += placed_tasks(plan)
         self.check_plan(plan)
+        self.check_reclaims(plan)
+        placed = Counter(waiting[task] for task in placed_tasks(plan))
+        assert all(gang is None or count == gang.size for gang, count in placed.items()), "a gang starts whole"
+
+    def check_reclaims(self, plan: Plan) -> None:
+        """Every victim is claimed once, belongs to somebody else who borrows, and its gang stops with it."""
+        victims = [victim for reclaim in plan.reclaims for victim in reclaim.victims]
+        assert len(victims) == len(set(victims))
+        assert self.stopping_before.isdisjoint(victims)
+        for reclaim in plan.reclaims:
+            assert plan.rejections[reclaim.claimant].reason is Reason.RECLAIMING
+            for victim in reclaim.victims:
+                owner = self.world.owner[victim]
+                assert owner != self.world.owner[reclaim.claimant]
+                used, limit_of = self.usage_before[owner], self.world.pools[owner].limit_of
+                assert any(amount > limit_of(resource).guaranteed for resource, amount in used.items())
+                gang = self.world.submitted[victim].gang
+                live = [task.id for task in self.world.list_running() if self.world.submitted[task.id].gang == gang]
+                assert gang is None or set(live) <= self.world.stopping
 
     def check_plan(self, plan: Plan) -> None:
         nodes = {record.id: record for _, record in self.world.snapshot.list_nodes()}
@@ -149,12 +183,30 @@ class PoolMachine(RuleBasedStateMachine):
             if rejection.reason in CAPACITY_REASONS:
                 assert Reason.PLACEABLE not in rejection.counts
 
+    @rule(gpus=st.integers(1, 4), gang=st.integers(0, 3), asked=st.integers(1, 2))
+    def lend_out_and_ask_back(self, gpus: int, gang: int, asked: int) -> None:
+        """What leads to a reclaim most of the time, and would hardly come about by single steps."""
+        self.add_node(gpus, "a100", 20_000, Isolation.USER)
+        borrows = request(500, 512, count=1, tenant=TENANT)
+        if gang:
+            self.world.submit_gang(borrows, gang, priority=90)
+        self.world.submit(borrows, gpus, priority=90)
+        self.cycle(500)
+        self.world.submit(request(500, 512, count=1, tenant=RIVAL), asked, priority=10)
+        self.cycle(500)
+
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         task = data.draw(st.sampled_from(self.running))
         self.running.remove(task)
-        assert self.world.snapshot.release_allocation(task) is not None
+        self.world.release(task)
+
+    @precondition(lambda self: self.world.stopping)
+    @rule()
+    def stopped_tasks_end(self) -> None:
+        self.running = [task for task in self.running if task not in self.world.stopping]
+        self.world.release_stopping()
 
     @precondition(lambda self: self.names())
     @rule(data=st.data(), cordoned=st.booleans())

@@ -13,9 +13,10 @@ from millpond_contracts.resources import DeviceKind, Isolation, Taint
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, VirtualPoolState, device
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
-from millpond_scheduler.domain.plans import Plan
+from millpond_scheduler.domain.plans import Claim, Plan, Reclaim
 from millpond_scheduler.domain.policy import Policy
-from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
+from millpond_scheduler.domain.reclaim import Running
+from millpond_scheduler.domain.requests import DeviceDemand, Gang, QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
 
 PLENTY = Limit(guaranteed=0, hard=1_000_000_000)
@@ -129,6 +130,11 @@ class World:
     now_us: int = 0
     policy: Policy = field(default_factory=Policy)
     next_task: int = 1
+    submitted: dict[TaskId, QueuedTask] = field(default_factory=dict)
+    started_us: dict[TaskId, int] = field(default_factory=dict)
+    flavors: dict[TaskId, str | None] = field(default_factory=dict)  # as allocations keep it, though a node leaves
+    stopping: set[TaskId] = field(default_factory=set)
+    claims: dict[TaskId, Reclaim] = field(default_factory=dict)
 
     @classmethod
     def of(cls, *nodes: NodeRecord, pools: Iterable[VirtualPoolState] = (), rules: PoolRules | None = None) -> "World":
@@ -154,8 +160,21 @@ class World:
             self.next_task += 1
             self.queue.append(task)
             self.owner[task.id] = chosen
+            self.submitted[task.id] = task
             made.append(task.id)
         return made
+
+    def submit_gang(self, wanted: RequestClass, size: int, *, priority: int = 50, pool: int | None = None) -> Gang:
+        """Queue equal tasks that start together; their ids follow on one another."""
+        gang = Gang(JobId(int=self.next_task), "workers", size)
+        for task in self.submit(wanted, size, priority=priority, pool=pool):
+            place = next(index for index, one in enumerate(self.queue) if one.id == task)
+            self.queue[place] = self.submitted[task] = replaced(self.queue[place], job=gang.job, gang=gang)
+        return gang
+
+    def members(self, gang: Gang) -> list[TaskId]:
+        """The waiting tasks of a gang."""
+        return [task.id for task in self.queue if task.gang == gang]
 
     def usage(self) -> dict[VirtualPoolId, dict[Resource, int]]:
         """What each virtual pool holds, summed from the holdings."""
@@ -164,10 +183,9 @@ class World:
             mine = used[self.owner[holding.task]]
             mine[CPU] += holding.cpu_milli
             mine[MEMORY] += holding.memory_mib
-            for pick in holding.devices:
-                flavor = self.snapshot.find_flavor(pick.device)
-                if flavor is not None:
-                    mine[device(flavor)] += pick.milli
+            flavor = self.flavors.get(holding.task)
+            if flavor is not None:
+                mine[device(flavor)] += holding.device_milli
         return used
 
     def states(self) -> dict[VirtualPoolId, VirtualPoolState]:
@@ -177,12 +195,58 @@ class World:
 
     def plan(self, max_tasks: int = 500) -> Plan:
         """Plan one batch and leave it on the snapshot, undoable."""
-        return plan_batch(self.snapshot, self.queue, self.states(), self.now_us, self.policy, max_tasks)
+        return plan_batch(
+            self.snapshot,
+            self.queue,
+            self.states(),
+            self.now_us,
+            self.policy,
+            max_tasks,
+            list_running=self.list_running,
+            claims=self.open_claims(),
+        )
+
+    def list_running(self) -> list[Running]:
+        """Everything held, as reclaim sees it."""
+        found = []
+        for holding in self.snapshot.list_holdings():
+            task = self.submitted[holding.task]
+            gang = None if task.gang is None else (task.gang.job, task.gang.group)
+            flavor = self.flavors.get(task.id)
+            started = self.started_us.get(task.id, 0)
+            is_stopping = task.id in self.stopping
+            found.append(Running(holding, task.virtual_pool, flavor, task.priority, started, gang, is_stopping))
+        return found
+
+    def open_claims(self) -> dict[TaskId, Claim]:
+        """What is promised to tasks that still wait."""
+        waiting = {task.id for task in self.queue}
+        self.claims = {task: reclaim for task, reclaim in self.claims.items() if task in waiting}
+        return {
+            task: replaced(reclaim.claim, is_open=any(map(self.snapshot.find_holding, reclaim.victims)))
+            for task, reclaim in self.claims.items()
+        }
+
+    def release(self, *tasks: TaskId) -> None:
+        """Tasks have ended and are gone."""
+        for task in tasks:
+            assert self.snapshot.release_allocation(task) is not None
+            self.stopping.discard(task)
+
+    def release_stopping(self) -> None:
+        """Everything that was ordered to stop has ended."""
+        self.release(*(task for task in sorted(self.stopping) if self.snapshot.find_holding(task) is not None))
 
     def run(self, max_tasks: int = 500) -> Plan:
         """Plan one batch and commit it."""
+        claims = self.open_claims()
         plan = self.plan(max_tasks)
         self.snapshot.keep()
+        self.claims = {task: one for task, one in self.claims.items() if claims[task].is_open}
+        self.claims |= {reclaim.claimant: reclaim for reclaim in plan.reclaims}
+        self.stopping |= {victim for reclaim in plan.reclaims for victim in reclaim.victims}
+        self.flavors |= {placement.holding.task: placement.flavor for placement in plan.placements}
+        self.started_us |= {placement.holding.task: self.now_us for placement in plan.placements}
         placed = {placement.holding.task for placement in plan.placements}
         self.queue = [task for task in self.queue if task.id not in placed]
         return plan

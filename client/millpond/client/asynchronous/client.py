@@ -18,6 +18,7 @@ from millpond.client.asynchronous.jobs import JobRef, Jobs
 from millpond.client.asynchronous.nodes import Devices, JoinTokens, Nodes
 from millpond.client.asynchronous.pools import Pools
 from millpond.client.asynchronous.projects import Projects
+from millpond.client.asynchronous.reservations import Reservations
 from millpond.client.asynchronous.sending import Sender
 from millpond.client.asynchronous.tenants import Tenants
 from millpond.client.asynchronous.virtual_pools import VirtualPools
@@ -89,6 +90,7 @@ class AsyncClient:
         self.flavors = Flavors(sender)
         self.join_tokens = JoinTokens(sender)
         self.virtual_pools = VirtualPools(sender)
+        self.reservations = Reservations(sender)
         self.jobs = Jobs(sender)
         self.allocations = Allocations(sender)
         self.usage = Usage(sender)
@@ -129,6 +131,7 @@ class AsyncClient:
         name: str = "job",
         devices: DeviceRequest | None = None,
         count: int = 1,
+        gang: bool = False,
         virtual_pool: str | None = None,
         priority: int = 50,
         time_limit_seconds: int | None = None,
@@ -146,6 +149,7 @@ class AsyncClient:
             name: Lower case; need not be unique.
             devices: Accelerators per task.
             count: How many tasks of this kind.
+            gang: They start all together or not at all.
             virtual_pool: Id or name; None = the profile's, else the only one there is.
             priority: 0 to 1000, higher goes first.
             time_limit_seconds: For each task from the moment it is active.
@@ -156,6 +160,7 @@ class AsyncClient:
         """
         group = GroupSpec(
             count=count,
+            gang=gang,
             resources=Resources(
                 cpu_milli=cpu_milli, memory_mib=memory_mib, devices=() if devices is None else (devices,)
             ),

@@ -11,6 +11,8 @@ from millpond.client.errors import NotFound, WaitTimeout
 from millpond.client.naming import find_id
 from millpond_contracts.bodies.jobs import (
     Explanation,
+    JobBatch,
+    JobBatchView,
     JobDetail,
     JobSpec,
     JobState,
@@ -31,6 +33,10 @@ class Jobs(Noun):
     async def submit(self, spec: JobSpec) -> JobView:
         """Submits a job; it is queued even when nothing could start it now."""
         return await self._send(create("/v1/jobs", spec, JobView))
+
+    async def submit_batch(self, specs: Sequence[JobSpec]) -> tuple[JobView, ...]:
+        """Submits several jobs, all or none; their views come in the same order."""
+        return tuple((await self._send(create("/v1/jobs/batch", JobBatch(jobs=tuple(specs)), JobBatchView))).jobs)
 
     def list(
         self,

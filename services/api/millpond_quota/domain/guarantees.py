@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from millpond_contracts.bodies.nodes import PoolCapacity
 from millpond_contracts.bodies.tenants import Limits
@@ -42,9 +43,17 @@ def registered_amounts(capacity: PoolCapacity | None) -> Mapping[tuple[str, str 
     return amounts
 
 
-def find_shortfalls(all_limits: Iterable[Limits], capacity: PoolCapacity | None) -> list[Shortfall]:
-    """Every resource whose summed guarantees exceed the pool's registered capacity, in a stable order."""
-    sums: dict[tuple[str, str | None], int] = {}
+def find_shortfalls(
+    all_limits: Iterable[Limits],
+    capacity: PoolCapacity | None,
+    reserved: Mapping[tuple[str, str | None], int] = MappingProxyType({}),
+) -> list[Shortfall]:
+    """Every resource whose summed guarantees exceed the pool's registered capacity, in a stable order.
+
+    Args:
+        reserved: (resource, flavor) -> what is reserved beside the guarantees at most at an instant.
+    """
+    sums = dict(reserved)
     for limits in all_limits:
         for key, amount in guaranteed_amounts(limits).items():
             sums[key] = sums.get(key, 0) + amount

@@ -6,6 +6,7 @@ from uuid import UUID
 from millpond_kernel.pagination import snapshot_position
 from millpond_kernel.uow import UnitOfWork
 from millpond_quota.store.projects import project_view
+from millpond_quota.store.reservations import reservation_view
 from millpond_quota.store.tenants import tenant_view
 from millpond_quota.store.virtual_pools import virtual_pool_view
 
@@ -29,6 +30,15 @@ async def snapshot_virtual_pools(unit: UnitOfWork, after: str, limit: int) -> tu
         "SELECT * FROM virtual_pool WHERE id > $1 ORDER BY id LIMIT $2", snapshot_position(after) or _FIRST, limit
     )
     items = [virtual_pool_view(row).model_dump(mode="json") for row in rows]
+    return items, rows[-1]["id"].hex if len(rows) == limit else None
+
+
+async def snapshot_reservations(unit: UnitOfWork, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """Reservations, cancelled ones included."""
+    rows = await unit.fetch(
+        "SELECT * FROM reservation WHERE id > $1 ORDER BY id LIMIT $2", snapshot_position(after) or _FIRST, limit
+    )
+    items = [reservation_view(row).model_dump(mode="json") for row in rows]
     return items, rows[-1]["id"].hex if len(rows) == limit else None
 
 

@@ -65,6 +65,7 @@ virtual_pool = Table(
     Column("deleted", Boolean, nullable=False, server_default=text("false")),
     Column("created_at", INSTANT, nullable=False, server_default=NOW),
     Column("generation", BigInteger, nullable=False),
+    Column("reclaim_at", INSTANT, nullable=True),
 )
 Index(
     "virtual_pool_name",
@@ -74,6 +75,30 @@ Index(
     postgresql_where=text("NOT deleted"),
 )
 Index("virtual_pool_pool", virtual_pool.c.pool_id)
+
+reservation = Table(
+    "reservation",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("virtual_pool_id", Uuid, nullable=False),
+    Column("pool_id", Uuid, nullable=False),
+    Column("flavor", Text, nullable=False),
+    Column("device_milli", BigInteger, nullable=False),
+    Column("starts_at", INSTANT, nullable=False),
+    Column("ends_at", INSTANT, nullable=True),
+    Column("labels", JSONB, nullable=False),
+    Column("cancelled_at", INSTANT, nullable=True),
+    Column("created_at", INSTANT, nullable=False, server_default=NOW),
+    Column("generation", BigInteger, nullable=False),
+)
+Index(
+    "reservation_pool",
+    reservation.c.pool_id,
+    reservation.c.flavor,
+    postgresql_where=text("cancelled_at IS NULL"),
+)
+Index("reservation_virtual_pool", reservation.c.virtual_pool_id, reservation.c.id)
 
 limit_alert = Table(
     "limit_alert",

@@ -1,6 +1,7 @@
 """Rows of virtual pools, and the views of pools and capacity that their limits are checked against."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 import asyncpg
@@ -25,6 +26,7 @@ def virtual_pool_view(row: asyncpg.Record) -> VirtualPoolView:
         policy=QueuePolicy(row["policy"]),
         labels=row["labels"],
         deleted=row["deleted"],
+        reclaim_at=row["reclaim_at"],
         created_at=row["created_at"],
         generation=row["generation"],
     )
@@ -95,17 +97,20 @@ async def update_virtual_pool(
     limits: Limits,
     policy: QueuePolicy,
     labels: dict[str, str],
+    reclaim_at: datetime | None,
+    *,
     deleted: bool,
 ) -> VirtualPoolView:
     """The locked virtual pool with its new fields and a risen generation."""
     row = await unit.fetchrow(
-        "UPDATE virtual_pool SET limits = $2, policy = $3, labels = $4, deleted = $5, generation = generation + 1"
-        " WHERE id = $1 RETURNING *",
+        "UPDATE virtual_pool SET limits = $2, policy = $3, labels = $4, deleted = $5, reclaim_at = $6,"
+        " generation = generation + 1 WHERE id = $1 RETURNING *",
         current.virtual_pool_id,
         limits.model_dump(mode="json"),
         policy.value,
         labels,
         deleted,
+        reclaim_at,
     )
     assert row is not None, "the row was locked before"
     return virtual_pool_view(row)

@@ -1,11 +1,11 @@
 """Creating, changing and deleting virtual pools under the pool's registered capacity; alerts on their limits."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from millpond_contracts.bodies.nodes import PoolIsolation
 from millpond_contracts.bodies.tenants import Limits, VirtualPoolChange, VirtualPoolSpec, VirtualPoolView
 from millpond_contracts.errors import ErrorCode
-from millpond_contracts.events.quota import LimitExhausted, VirtualPoolChanged
+from millpond_contracts.events.quota import LimitExhausted, ReservationChanged, VirtualPoolChanged
 from millpond_contracts.events.scheduler import AdmissionChanged
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
 from millpond_kernel.audit import audit
@@ -14,7 +14,8 @@ from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import UnitOfWork
 from millpond_quota.domain.guarantees import find_shortfalls, raised_amounts
-from millpond_quota.store import alerts, tenants, virtual_pools
+from millpond_quota.domain.windows import Window, find_peak
+from millpond_quota.store import alerts, reservations, tenants, virtual_pools
 
 
 async def _check_pool(
@@ -31,11 +32,16 @@ async def _check_pool(
         return
     others = await virtual_pools.list_limits_of_pool(unit, pool_id, before.virtual_pool_id if before else None)
     raised = raised_amounts(before.limits if before else None, limits)
-    all_short = find_shortfalls([*others, limits], await virtual_pools.find_capacity(unit, pool_id))
+    windows = await reservations.list_windows(unit, pool_id)
+    always = Window(await unit.fetchval("SELECT clock_timestamp()"), None)
+    reserved: dict[tuple[str, str | None], int] = {
+        ("device", flavor): find_peak(found, always) for flavor, found in windows.items()
+    }
+    all_short = find_shortfalls([*others, limits], await virtual_pools.find_capacity(unit, pool_id), reserved)
     shortfalls = [short for short in all_short if (short.resource, short.flavor) in raised]
     if shortfalls:
         words = "; ".join(
-            f"{s.resource}{'/' + s.flavor if s.flavor else ''}: guarantees would be {s.guaranteed},"
+            f"{s.resource}{'/' + s.flavor if s.flavor else ''}: guarantees and reservations would be {s.guaranteed},"
             f" registered {s.capacity}"
             for s in shortfalls[:5]
         )
@@ -64,7 +70,7 @@ async def create_virtual_pool(unit: UnitOfWork, caller: Principal, spec: Virtual
 async def change_virtual_pool(
     unit: UnitOfWork, caller: Principal, virtual_pool_id: VirtualPoolId, change: VirtualPoolChange, if_match: str
 ) -> VirtualPoolView:
-    """The virtual pool with new limits, policy or labels; lowering a limit stops nothing that runs.
+    """The virtual pool with new limits, policy or labels; lowering a limit stops nothing unless it says so.
 
     Raises:
         ProblemError: 404, 412, or a raised guarantee beyond the capacity.
@@ -73,12 +79,17 @@ async def change_virtual_pool(
     check_if_match(if_match, before.generation)
     limits = before.limits if change.limits is None else change.limits
     await _check_pool(unit, before.pool_id, before.tenant_id, limits, before)
+    reclaim_at = before.reclaim_at if change.limits is None else None
+    if change.reclaim:
+        now: datetime = await unit.fetchval("SELECT clock_timestamp()")
+        reclaim_at = now + timedelta(seconds=change.reclaim_grace_seconds)
     after = await virtual_pools.update_virtual_pool(
         unit,
         before,
         limits,
         before.policy if change.policy is None else change.policy,
         before.labels if change.labels is None else change.labels,
+        reclaim_at,
         deleted=False,
     )
     unit.emit(VirtualPoolChanged(virtual_pool=after))
@@ -89,7 +100,7 @@ async def change_virtual_pool(
 async def delete_virtual_pool(
     unit: UnitOfWork, caller: Principal, virtual_pool_id: VirtualPoolId, if_match: str
 ) -> None:
-    """Deletes a virtual pool: nothing new is admitted, what runs ends by itself.
+    """Deletes a virtual pool with its reservations: nothing new is admitted, what runs ends by itself.
 
     Raises:
         ProblemError: 404 or 412.
@@ -97,8 +108,11 @@ async def delete_virtual_pool(
     before = await virtual_pools.get_virtual_pool(unit, virtual_pool_id, lock=True)
     check_if_match(if_match, before.generation)
     after = await virtual_pools.update_virtual_pool(
-        unit, before, before.limits, before.policy, before.labels, deleted=True
+        unit, before, before.limits, before.policy, before.labels, None, deleted=True
     )
+    now: datetime = await unit.fetchval("SELECT clock_timestamp()")
+    for cancelled in await reservations.cancel_reservations_of(unit, virtual_pool_id, now):
+        unit.emit(ReservationChanged(reservation=cancelled))
     unit.emit(VirtualPoolChanged(virtual_pool=after))
     audit(unit, caller, "virtual_pool.delete", str(virtual_pool_id), before=before)
 

@@ -57,6 +57,22 @@ class VirtualPoolState:
         return [CPU, MEMORY, *(device(flavor) for flavor in self.limits.devices)]
 
 
+def with_reserved(limits: Limits, reserved: Mapping[str, int]) -> Limits:
+    """The limits in an open window: what is reserved is the virtual pool's own as if guaranteed, and is not lent.
+
+    The cap stays; what would pass it is not added.
+
+    Args:
+        reserved: flavor -> device milli.
+    """
+    devices = dict(limits.devices)
+    for flavor, amount in reserved.items():
+        limit = devices.get(flavor, _NOTHING)
+        own = min(limit.guaranteed + amount, limit.cap)
+        devices[flavor] = Limit(guaranteed=own, borrow=limit.cap - own, lend=limit.lend, hard=limit.cap)
+    return limits.model_copy(update={"devices": devices})
+
+
 class PoolBalance:
     """What is free in a pool, and what of it must stay free for guarantees that are not used; counted when needed."""
 
@@ -68,15 +84,20 @@ class PoolBalance:
 
     def short_of(self, resource: Resource, amount: int, own_unfilled: int) -> int:
         """How much would be missing to others' unused guarantees if so much more were borrowed."""
+        free = self.count()
+        others = self._unfilled.get(resource, 0) - own_unfilled
+        if others <= 0:
+            return 0  # nothing is kept for others; whether there is room at all is the filters' business
+        return amount + others - free.get(resource, 0)
+
+    def count(self) -> Mapping[Resource, int]:
+        """What is free, counted on the pool as it is at the first call."""
         if self._free is None:
             self._free = dict(self._free_of())
             for member in self._members:
                 for limited in member.state.list_limited():
                     self._unfilled[limited] = self._unfilled.get(limited, 0) + member.unfilled(limited)
-        others = self._unfilled.get(resource, 0) - own_unfilled
-        if others <= 0:
-            return 0  # nothing is kept for others; whether there is room at all is the filters' business
-        return amount + others - self._free.get(resource, 0)
+        return self._free
 
     def take(self, resource: Resource, amount: int, less_unfilled: int) -> None:
         """Count a placement."""
@@ -101,6 +122,14 @@ class Balance:
         """What must stay free for this virtual pool: guaranteed, not used, not lent."""
         limit = self.state.limit_of(resource)
         return max(0, limit.guaranteed - self._used.get(resource, 0) - limit.lend)
+
+    def is_guaranteed(self, resource: Resource, amount: int) -> bool:
+        """Whether so much more would still be its own share, not borrowed."""
+        return self._used.get(resource, 0) + amount <= self.state.limit_of(resource).guaranteed
+
+    def count_pool(self) -> None:
+        """Counts the pool now, before a trial changes what is free in it."""
+        self._pool.count()
 
     def find_block(self, demand: Mapping[Resource, int]) -> Reason | None:
         """Why the virtual pool may not hold so much more; None when it may. Its own limits come first."""

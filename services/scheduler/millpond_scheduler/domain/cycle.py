@@ -1,20 +1,33 @@
 """One batch of decisions: the queue and the snapshot go in, a plan comes out.
 
 The steps: 1 order the queue; 2 admit against limits; 3 choose a node; 4 take it on the snapshot; 5 say why the others
-wait; 6 keep a node free for whoever has waited too long.
+wait; 6 take back what was lent where a guarantee covers it; 7 keep nodes free for whoever has waited too long. The
+tasks of a gang take them together: when one of them finds no place, what was taken for the others is given back.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.ids import NodeId, PoolId, TaskId, VirtualPoolId
-from millpond_scheduler.domain.admission import CPU, MEMORY, Balance, Ledger, VirtualPoolState, device
+from millpond_scheduler.domain.admission import CPU, MEMORY, Balance, Ledger, Resource, VirtualPoolState, device
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.earmarks import find_nearest
-from millpond_scheduler.domain.plans import AdmissionLine, Holding, Placement, Plan, Rejection
+from millpond_scheduler.domain.gangs import find_gang_rows, list_units
+from millpond_scheduler.domain.plans import (
+    AdmissionLine,
+    Claim,
+    GangRoom,
+    Holding,
+    Placement,
+    Plan,
+    Reclaim,
+    Rejection,
+)
 from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.reclaim import Lent, Running, StopGroup
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, Reason, decide_dominant
@@ -38,12 +51,25 @@ class _Batch:
     ledger: Ledger
     policy: Policy
     now_us: int
+    lent: Lent
+    claims: dict[TaskId, Claim]
     placements: list[Placement] = field(default_factory=list)
     rejections: dict[TaskId, Rejection] = field(default_factory=dict)
-    blocked: dict[tuple[VirtualPoolId, RequestClass], Rejection] = field(default_factory=dict)
+    blocked: dict[tuple[VirtualPoolId, RequestClass, int], Rejection] = field(default_factory=dict)
     earmarks: dict[TaskId, NodeId] = field(default_factory=dict)
-    kept_rows: set[int] = field(default_factory=set)
+    reclaims: list[Reclaim] = field(default_factory=list)
+    kept_rows: dict[int, set[TaskId]] = field(default_factory=dict)
     kept_lines: set[tuple[PoolId, str | None]] = field(default_factory=set)
+
+    def kept_from(self, unit: tuple[QueuedTask, ...]) -> Collection[int]:
+        """The rows that are kept free for others."""
+        return [row for row, owners in self.kept_rows.items() if unit[0].id not in owners]
+
+    def keep(self, owner: TaskId, rows: Iterable[int | None]) -> None:
+        """Keeps rows for a task or a gang's first task."""
+        for row in rows:
+            if row is not None:
+                self.kept_rows.setdefault(row, set()).add(owner)
 
 
 def plan_batch(
@@ -54,8 +80,10 @@ def plan_batch(
     policy: Policy | None = None,
     max_tasks: int = 500,
     cache: CandidateCache | None = None,
+    list_running: Callable[[], Iterable[Running]] = tuple,
+    claims: Mapping[TaskId, Claim] = MappingProxyType({}),
 ) -> Plan:
-    """Decide where waiting tasks go, at most `max_tasks` of them; the others carry a reason.
+    """Decide where waiting tasks go, at most `max_tasks` of them or one larger gang; the others carry a reason.
 
     The placements are made on the snapshot, so that the next batch can be planned while this one is committed:
     `snapshot.keep()` after the commit, `snapshot.undo_to(plan.mark)` after a refused one.
@@ -65,25 +93,30 @@ def plan_batch(
         virtual_pools: all virtual pools of the shard with what they hold now.
         now_us: the instant of the decision in microseconds, the clock of `QueuedTask.queued_at_us`.
         cache: the remembered scores of this snapshot; kept by the caller between batches.
+        list_running: what holds something and may be stopped for whoever is guaranteed it; nothing = no reclaim.
+        claims: what earlier batches promised, by the first task of the claimant.
     """
     cache = cache or CandidateCache(snapshot)
     ledger = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool))
-    batch = _Batch(snapshot, cache, ledger, policy or Policy(), now_us)
+    lent = Lent(snapshot, virtual_pools, list_running)
+    batch = _Batch(snapshot, cache, ledger, policy or Policy(), now_us, lent, dict(claims))
+    for claimant, claim in claims.items():
+        batch.keep(claimant, map(snapshot.find_row, claim.nodes))
     mark, examined = snapshot.mark(), 0
-    # 1. Order: priority, then age, then id.
-    for task in order_queue(queue, virtual_pools):
-        if len(batch.placements) == max_tasks:
+    # 1. Order: whoever was promised room, then priority, then age, then id.
+    units = list_units(order_queue(queue, virtual_pools))
+    for unit in sorted(units, key=lambda unit: unit[0].id not in claims) if claims else units:
+        if batch.placements and len(batch.placements) + len(unit) > max_tasks:
             break
-        if snapshot.find_holding(task.id) is not None:
+        if any(snapshot.find_holding(task.id) is not None for task in unit):
             continue  # read from the queue before its placement was committed: never twice at a time
-        examined += 1
-        # A batch only takes: what was blocked once stays blocked for every equal task behind it.
-        known = batch.blocked.get((task.virtual_pool, task.request))
-        rejection = known or _decide(batch, task)
+        examined += len(unit)
+        rejection = _decide_unit(batch, unit)
         if rejection is not None:
-            batch.rejections[task.id] = rejection
-            batch.blocked[task.virtual_pool, task.request] = rejection
-    return Plan(tuple(batch.placements), batch.rejections, batch.earmarks, examined, mark)
+            batch.rejections |= {task.id: rejection for task in unit}
+    return Plan(
+        tuple(batch.placements), batch.rejections, batch.earmarks, examined, mark, reclaims=tuple(batch.reclaims)
+    )
 
 
 def order_queue(queue: Iterable[QueuedTask], virtual_pools: VirtualPools) -> list[QueuedTask]:
@@ -125,12 +158,12 @@ def admit(balance: Balance | None, candidates: Candidates) -> Admission:
     return Admission(request, reason, list_lines(balance, candidates))
 
 
-def list_lines(balance: Balance, candidates: Candidates) -> tuple[AdmissionLine, ...]:
-    """Every limit that the request meets: CPU, memory and each flavor that the hardware would allow."""
+def list_lines(balance: Balance, candidates: Candidates, tasks: int = 1) -> tuple[AdmissionLine, ...]:
+    """Every limit that so many tasks meet: CPU, memory and each flavor that the hardware would allow."""
     request = candidates.request
-    lines = [balance.describe(CPU, request.cpu_milli), balance.describe(MEMORY, request.memory_mib)]
+    lines = [balance.describe(CPU, tasks * request.cpu_milli), balance.describe(MEMORY, tasks * request.memory_mib)]
     if request.devices is not None:
-        lines += [balance.describe(device(name), candidates.milli_of(name)) for name in candidates.flavors]
+        lines += [balance.describe(device(name), tasks * candidates.milli_of(name)) for name in candidates.flavors]
     return tuple(lines)
 
 
@@ -158,22 +191,138 @@ def decide_rejection(
     return Rejection(reason, counts, lines)
 
 
-def _decide(batch: _Batch, task: QueuedTask) -> Rejection | None:
+def _decide_unit(batch: _Batch, unit: tuple[QueuedTask, ...]) -> Rejection | None:
+    """Place a task, or a whole gang; otherwise the reason."""
+    first, size = unit[0], 0 if unit[0].gang is None else unit[0].gang.size
+    if size > len(unit):
+        counts = batch.cache.get(first.request).count_reasons(batch.kept_from(unit))
+        return Rejection(Reason.GANG_STOPPING, counts, gang=GangRoom(size, 0))
+    # A batch only takes: what was blocked once stays blocked for every equal task or gang behind it.
+    key = (first.virtual_pool, first.request, size)
+    known = batch.blocked.get(key)
+    if known is not None and first.id not in batch.claims:
+        return known
+    mark, placed = batch.snapshot.mark(), len(batch.placements)
+    for fitting, task in enumerate(unit):
+        rejection = _decide(batch, task, batch.kept_from(unit))
+        if rejection is None:
+            continue
+        _give_back(batch, mark, placed)
+        if size:
+            rejection = replace(rejection, gang=GangRoom(size, fitting))
+        if rejection.reason in CAPACITY_REASONS and _is_promised(batch, unit):
+            return replace(rejection, reason=Reason.RECLAIMING)
+        if rejection.reason in CAPACITY_REASONS:
+            _keep_free(batch, unit)
+        batch.blocked[key] = rejection
+        return rejection
+    return None
+
+
+def _is_promised(batch: _Batch, unit: tuple[QueuedTask, ...]) -> bool:
+    """Whether room is being made for a task or gang: promised before and still coming, or now, by what is lent."""
+    claim, balance = batch.claims.get(unit[0].id), batch.ledger.find_balance(unit[0].virtual_pool)
+    if balance is None:
+        return False
+    if claim is None or not claim.is_open:
+        claim = _plan_reclaim(batch, unit, balance)
+    if claim is None:
+        return False
+    for placement in claim.placements:
+        balance.charge(_demand_of(placement))  # so that the next one of this virtual pool is not promised the same
+    return True
+
+
+def _plan_reclaim(batch: _Batch, unit: tuple[QueuedTask, ...], balance: Balance) -> Claim | None:
+    # 6. Take back what was lent: the task or gang is placed as if the cheapest borrowers had stopped, and undone.
+    if not _is_guaranteed(batch, unit[0], balance) or not batch.lent.is_any():
+        return None
+    balance.count_pool()
+    batch.claims.pop(unit[0].id, None)
+    victims: list[StopGroup] = []
+    blocked = [
+        row
+        for claim in batch.claims.values()
+        if not claim.placements
+        for row in map(batch.snapshot.find_row, claim.nodes)
+        if row is not None
+    ]
+    with batch.lent.as_it_will_be(batch.claims.values()):
+        mark, placed = batch.snapshot.mark(), len(batch.placements)
+        is_whole = all(_place_after_stops(batch, task, balance, blocked, victims) for task in unit)
+        placements = tuple(batch.placements[placed:])
+        _give_back(batch, mark, placed)
+        batch.lent.restore(victims)
+    if not is_whole or not victims:
+        return None
+    batch.lent.take(victims)
+    claim = Claim(frozenset(placement.holding.node for placement in placements), placements)
+    batch.claims[unit[0].id] = claim
+    batch.keep(unit[0].id, map(batch.snapshot.find_row, claim.nodes))
+    stopped = tuple(task.id for group in victims for task in group.tasks)
+    batch.reclaims.append(Reclaim(unit[0].id, stopped, claim))
+    return claim
+
+
+def _is_guaranteed(batch: _Batch, task: QueuedTask, balance: Balance) -> bool:
+    """Whether anything that the task asks for is its virtual pool's own share."""
+    candidates, request = batch.cache.get(task.request), task.request
+    wanted = [(CPU, request.cpu_milli), (MEMORY, request.memory_mib)]
+    if request.devices is not None:
+        wanted += [(device(flavor), candidates.milli_of(flavor)) for flavor in candidates.flavors]
+    return any(balance.is_guaranteed(resource, amount) for resource, amount in wanted)
+
+
+def _place_after_stops(
+    batch: _Batch, task: QueuedTask, balance: Balance, blocked: Collection[int], victims: list[StopGroup]
+) -> bool:
+    admission = admit(balance, batch.cache.get(task.request))
+    if admission.reason is not None:
+        return False
+    candidates = batch.cache.get(admission.request)
+    row = candidates.find_best(blocked)
+    if row is None:
+        found = batch.lent.find_victims(candidates, balance, blocked)
+        if found is None:
+            return False
+        row, groups = found
+        batch.lent.release(groups)
+        victims += groups
+    _place(batch, task, balance, candidates, row)
+    return True
+
+
+def _give_back(batch: _Batch, mark: int, placed: int) -> None:
+    """Undo the placements of a gang of which one task found no place."""
+    for placement in batch.placements[placed:]:
+        balance = batch.ledger.find_balance(placement.virtual_pool)
+        assert balance is not None, "it was charged before"
+        balance.charge({resource: -amount for resource, amount in _demand_of(placement).items()})
+    del batch.placements[placed:]
+    batch.snapshot.undo_to(mark)
+
+
+def _demand_of(placement: Placement) -> dict[Resource, int]:
+    holding = placement.holding
+    demand = {CPU: holding.cpu_milli, MEMORY: holding.memory_mib}
+    if placement.flavor is not None:
+        demand[device(placement.flavor)] = holding.device_milli
+    return demand
+
+
+def _decide(batch: _Batch, task: QueuedTask, kept_rows: Collection[int]) -> Rejection | None:
     balance = batch.ledger.find_balance(task.virtual_pool)
     # 2. Admission: which flavors do the limits leave?
     admission = admit(balance, batch.cache.get(task.request))
     if balance is not None and admission.reason is None:
         candidates = batch.cache.get(admission.request)
         # 3. The best node that passes every filter.
-        row = candidates.find_best(batch.kept_rows)
+        row = candidates.find_best(kept_rows)
         if row is not None:
             _place(batch, task, balance, candidates, row)
             return None
     # 5. Say why.
-    rejection = decide_rejection(batch.cache, balance, task.request, batch.kept_rows)
-    if rejection.reason in CAPACITY_REASONS:
-        _keep_free(batch, task, batch.cache.get(admission.request))
-    return rejection
+    return decide_rejection(batch.cache, balance, task.request, kept_rows)
 
 
 def _place(batch: _Batch, task: QueuedTask, balance: Balance, candidates: Candidates, row: int) -> None:
@@ -183,22 +332,32 @@ def _place(batch: _Batch, task: QueuedTask, balance: Balance, candidates: Candid
     picks = candidates.pick_devices(row)
     holding = Holding(task.id, node.id, request.tenant, request.cpu_milli, request.memory_mib, picks)
     snapshot.place(holding)
-    demand = {CPU: request.cpu_milli, MEMORY: request.memory_mib}
     flavor = snapshot.find_flavor(picks[0].device) if picks else None
-    if flavor is not None:
-        demand[device(flavor)] = holding.device_milli
-    balance.charge(demand)
-    batch.placements.append(Placement(holding, task.virtual_pool, flavor, node.incarnation))
+    placement = Placement(holding, task.virtual_pool, flavor, node.incarnation)
+    balance.charge(_demand_of(placement))
+    batch.placements.append(placement)
 
 
-def _keep_free(batch: _Batch, task: QueuedTask, candidates: Candidates) -> None:
-    # 6. Whom capacity alone has blocked for too long gets a node kept free, one per pool and flavor at a time.
-    if batch.now_us - task.queued_at_us < batch.policy.hold_after_seconds * 1_000_000:
+def _keep_free(batch: _Batch, unit: tuple[QueuedTask, ...]) -> None:
+    # 7. Whom capacity alone has blocked for too long gets nodes kept free, one task or gang per pool and flavor at a
+    #    time, and not for ever.
+    first = unit[0]
+    if not batch.policy.is_holding(batch.now_us - first.queued_at_us):
         return
+    balance = batch.ledger.find_balance(first.virtual_pool)
+    candidates = batch.cache.get(admit(balance, batch.cache.get(first.request)).request)
     flavors: set[str | None] = set(candidates.flavors) if candidates.request.devices else {None}
     lines = {(candidates.request.pool, flavor) for flavor in flavors}
-    row = None if lines & batch.kept_lines else find_nearest(batch.snapshot, candidates)
-    if row is not None and row not in batch.kept_rows:
-        batch.kept_rows.add(row)
-        batch.kept_lines |= lines
-        batch.earmarks[task.id] = batch.snapshot.record_at(row).id
+    if lines & batch.kept_lines:
+        return
+    if first.gang is None:
+        row = find_nearest(batch.snapshot, candidates)
+        found = [] if row is None or row in batch.kept_rows else [(row, 1)]
+    else:
+        found = find_gang_rows(batch.snapshot, candidates, len(unit), batch.kept_rows)
+    if not found:
+        return
+    batch.kept_lines |= lines
+    batch.keep(first.id, [row for row, _ in found])
+    nodes = [batch.snapshot.record_at(row).id for row, tasks in found for _ in range(tasks)]
+    batch.earmarks |= {task.id: node for task, node in zip(unit, nodes, strict=True)}

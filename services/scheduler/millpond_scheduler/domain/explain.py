@@ -13,7 +13,8 @@ from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.cycle import VirtualPools, decide_rejection, list_lines
 from millpond_scheduler.domain.earmarks import find_nearest, missing_devices
-from millpond_scheduler.domain.plans import AdmissionLine, Rejection
+from millpond_scheduler.domain.gangs import count_fitting
+from millpond_scheduler.domain.plans import AdmissionLine, GangRoom, Rejection
 from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CODES, Reason, describe_reason
@@ -51,6 +52,7 @@ class Explanation:
     could_ever_fit: bool
     attributes: Mapping[str, int]
     would_unblock: tuple[Unblock, ...]
+    gang: GangRoom | None = None
 
 
 def explain(
@@ -73,7 +75,8 @@ def explain(
     balance = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool)).find_balance(task.virtual_pool)
     if rejection is None:
         rejection = decide_rejection(cache, balance, task.request)
-    lines = () if balance is None else list_lines(balance, candidates)
+    size = 1 if task.gang is None else task.gang.size
+    lines = () if balance is None else list_lines(balance, candidates, size)
     nodes = sum(rejection.counts.values())
     nearest = find_nearest(snapshot, candidates)
     devices, milli = _largest_free(snapshot, candidates)
@@ -83,6 +86,8 @@ def explain(
     message = describe_reason(dominant, rejection.counts.get(dominant, 0), nodes)
     if nodes and nearest is None and dominant not in _LIMITS:
         message += "; even with nothing running no node that takes work could hold it"
+    if rejection.gang is not None:
+        message = f"room for {rejection.gang.fitting} of the gang's {size} tasks, which start together: {message}"
     return Explanation(
         dominant=dominant,
         message=message,
@@ -95,6 +100,7 @@ def explain(
         could_ever_fit=nearest is not None,
         attributes=_count_attributes(snapshot, candidates),
         would_unblock=tuple(_suggest(snapshot, candidates, rejection, lines, nearest)),
+        gang=rejection.gang,
     )
 
 
@@ -139,6 +145,8 @@ def _suggest(
     lines: tuple[AdmissionLine, ...],
     nearest: int | None,
 ) -> list[Unblock]:
+    if rejection.reason in (Reason.GANG_STOPPING, Reason.RECLAIMING):
+        return []
     limits = [_raise_limit(line) for line in lines if line.missing]
     opened = _open_nodes(snapshot, candidates)
     if nearest is None and not opened:
@@ -146,10 +154,34 @@ def _suggest(
             "add a node that meets the request, or ask for less", "no node of the pool could hold the task"
         )
         return [larger, *limits]
+    if rejection.gang is not None:
+        return limits + opened + _make_room(snapshot, candidates, rejection.gang)
     freed = (
         [] if nearest is None or rejection.counts.get(Reason.PLACEABLE) else _free_node(snapshot, candidates, nearest)
     )
     return limits + opened + freed
+
+
+def _make_room(snapshot: Snapshot, candidates: Candidates, gang: GangRoom) -> list[Unblock]:
+    """What a gang lacks: room for the rest of its tasks, or a larger pool."""
+    view, rows = candidates.view_empty()
+    most = int(count_fitting(view)[rows].sum())
+    if most < gang.tasks:
+        return [
+            Unblock(
+                f"add nodes for {gang.tasks - most} more such tasks, or ask for a smaller gang",
+                f"with nothing running the pool could hold {most} of its {gang.tasks} tasks",
+            )
+        ]
+    missing = gang.tasks - gang.fitting
+    if not missing:
+        return []
+    return [
+        Unblock(
+            f"release room for {missing} more such task{'s' if missing > 1 else ''} on the pool's nodes",
+            f"all {gang.tasks} tasks of the gang then start together",
+        )
+    ]
 
 
 def _raise_limit(line: AdmissionLine) -> Unblock:

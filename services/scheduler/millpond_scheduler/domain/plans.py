@@ -63,17 +63,51 @@ class AdmissionLine:
 
 
 @dataclass(frozen=True, slots=True)
+class GangRoom:
+    """How many tasks of a gang could start now, of all that must."""
+
+    tasks: int
+    fitting: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a task was not placed now: one dominant reason, and how many of the pool's nodes fail which filter first."""
+    """Why a task was not placed now: one dominant reason, and how many of the pool's nodes fail which filter first.
+
+    Of a gang, `counts` and `reason` speak of the first task that found no place beside those before it.
+    """
 
     reason: Reason
     counts: Mapping[Reason, int] = field(default_factory=dict)
     admission: tuple[AdmissionLine, ...] = ()
+    gang: GangRoom | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Room kept for a waiting task, or for a gang under its first task, until what stops for it has ended.
+
+    `placements` = where its tasks were seen to fit; empty when only the nodes are known any more. `is_open` = some of
+    the victims still hold what they had.
+    """
+
+    nodes: frozenset[NodeId]
+    placements: tuple[Placement, ...] = ()
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Victims that stop so that the claimant can start on the claim's nodes."""
+
+    claimant: TaskId
+    victims: tuple[TaskId, ...]
+    claim: Claim
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One batch: placements in the order of decision, rejections by task, nodes kept free for aged tasks.
+    """One batch: placements in the order of decision, rejections by task, nodes kept free for aged tasks, reclaims.
 
     `mark` is the point of the snapshot's undo log before the batch: `snapshot.undo_to(plan.mark)` takes it back.
     """
@@ -83,3 +117,4 @@ class Plan:
     earmarks: Mapping[TaskId, NodeId]
     examined: int
     mark: int
+    reclaims: tuple[Reclaim, ...] = ()

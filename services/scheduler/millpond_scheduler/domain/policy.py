@@ -29,11 +29,18 @@ Measure: TypeAlias = Callable[[RowView], IntArray | None]  # None = 0 on every r
 class Policy:
     """What an operator may turn.
 
-    `hold_after_seconds`: a task that capacity has blocked for so long gets a node kept free of younger ones, so that a
-    stream of small tasks cannot pass a large one for ever.
+    `hold_after_seconds`: a task (or gang) that capacity has blocked for so long gets nodes kept free of younger ones,
+    so that a stream of small tasks cannot pass a large one for ever. `hold_seconds`: after so long without a start the
+    nodes are everybody's again, for `hold_after_seconds`; so nothing that cannot start holds up the others for ever.
     """
 
     hold_after_seconds: int = 600
+    hold_seconds: int = 3600
+
+    def is_holding(self, waited_us: int) -> bool:
+        """Whether nodes are kept free for a task that has waited so long; turns with the age alone."""
+        seconds = max(waited_us, 0) // 1_000_000
+        return seconds % (self.hold_after_seconds + self.hold_seconds) >= self.hold_after_seconds
 
 
 def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequence[tuple[Reason, NodeCheck]]]:

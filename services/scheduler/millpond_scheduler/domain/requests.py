@@ -79,6 +79,15 @@ class RequestClass:
 
 
 @dataclass(frozen=True, slots=True)
+class Gang:
+    """Equal tasks of one group that start all together or not at all."""
+
+    job: JobId
+    group: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueuedTask:
     """One waiting attempt. `queued_at_us` is the first attempt's instant, so that a retry keeps its place."""
 
@@ -88,6 +97,7 @@ class QueuedTask:
     request: RequestClass
     priority: int
     queued_at_us: int
+    gang: Gang | None = None
 
     @property
     def order_key(self) -> tuple[int, int, int]:

@@ -92,6 +92,10 @@ class Snapshot:
         place = self._slot_of.get(device)
         return None if place is None else self.flavors.values[self.columns.device_flavor[place]]
 
+    def find_row(self, node: NodeId) -> int | None:
+        """The row of a node, None when it is not here."""
+        return self._row_of.get(node)
+
     def record_at(self, row: int) -> NodeRecord:
         """The description of the node in a row that is in use."""
         record = self._records[row]

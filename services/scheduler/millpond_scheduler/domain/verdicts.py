@@ -37,6 +37,8 @@ class Reason(StrEnum):
     NO_VIRTUAL_POOL = "no_virtual_pool"
     LIMIT_REACHED = "limit_reached"
     GUARANTEE_OF_OTHERS = "guarantee_of_others"
+    GANG_STOPPING = "gang_stopping"
+    RECLAIMING = "reclaiming"
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
@@ -109,6 +111,8 @@ _MESSAGES: Mapping[Reason, str] = {
     Reason.NO_VIRTUAL_POOL: "the virtual pool is not known to the scheduler yet",
     Reason.LIMIT_REACHED: "the virtual pool's limit is reached",
     Reason.GUARANTEE_OF_OTHERS: "what is free is guaranteed to other virtual pools",
+    Reason.RECLAIMING: "what was lent is being taken back: tasks of others are stopping to make room",
+    Reason.GANG_STOPPING: "the tasks of the gang that still run are being stopped; then it waits as a whole",
 }
 
 

@@ -26,6 +26,7 @@ from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.cycle import commit_placements
+from millpond_scheduler.usecases.reclaiming import commit_reclaims, note_reclaims
 from millpond_scheduler.usecases.records import microseconds_of
 from millpond_scheduler.usecases.recount import recount
 from millpond_scheduler.usecases.shard import Shard, apply_changes, load_shard, refresh_shard
@@ -136,6 +137,8 @@ class Leader:
         placed = False
         if plan is not None and plan.placements:
             placed = await self._commit(shard, plan)
+        if plan is not None and plan.reclaims and (self._refused == 0 or not plan.placements):
+            await self._reclaim(shard, plan)
         if not placed:
             await self._tell(shard)
         return placed
@@ -178,6 +181,8 @@ class Leader:
             return None
         started = time.monotonic()
         now = await self._database.now()
+        shard.open_reservations(now)
+        claims = shard.open_claims()
         plan = plan_batch(
             shard.snapshot,
             self._queue(shard),
@@ -186,7 +191,12 @@ class Leader:
             self._rules.policy,
             self._rules.batch_tasks if self._refused == 0 else 1,
             shard.cache,
+            shard.list_running,
+            claims,
         )
+        for claimant, claim in claims.items():
+            if not claim.is_open:
+                del shard.claims[claimant]  # it was decided first, with all that was freed for it
         self._planned_at = time.monotonic()
         LOOP_SECONDS.labels("scheduler", "plan").observe(self._planned_at - started)
         self._is_dirty = bool(plan.placements)
@@ -217,12 +227,26 @@ class Leader:
         await self._bell.ring({record.node for record in records})
         return True
 
+    async def _reclaim(self, shard: Shard, plan: Plan) -> None:
+        """Orders the victims to stop; when one of them has changed meanwhile, the next plan chooses anew."""
+        try:
+            async with self._database.begin(SYSTEM) as unit:
+                nodes = await commit_reclaims(unit, self._lease(), shard, plan.reclaims)
+        except GuardFailed as error:
+            log.info("reclaim_refused", reclaims=len(plan.reclaims), error=f"{error}"[:200])
+            self._is_dirty = True
+            return
+        note_reclaims(shard, plan.reclaims)
+        await self._bell.ring(nodes)
+
     async def _recover(self, shard: Shard, placements: tuple[Placement, ...], error: Exception) -> None:
         """After a refused batch: counts what it touched anew, reads it again, and goes on one task at a time."""
         self._refused += 1
         log.warning("batch_refused", placements=len(placements), refused=self._refused, error=f"{error}"[:200])
-        if len(placements) == 1 and self._refused > 1:
-            self._set_aside[placements[0].holding.task] = time.monotonic() + REPLAN_SECONDS
+        tasks = {placement.holding.task for placement in placements}
+        is_one = len({shard.waiting[task].queued.gang or task for task in tasks}) == 1
+        if is_one and self._refused > 1:
+            self._set_aside |= dict.fromkeys(tasks, time.monotonic() + REPLAN_SECONDS)
         if self._refused > MAX_REFUSED:
             self._refused = 1
             self.forget()
@@ -238,7 +262,7 @@ class Leader:
                 {
                     ChangeKind.NODE: {*nodes},
                     ChangeKind.VIRTUAL_POOL: {*virtual_pools},
-                    ChangeKind.TASK: {placement.holding.task for placement in placements},
+                    ChangeKind.TASK: {*tasks},
                 },
             )
         self._is_dirty = True

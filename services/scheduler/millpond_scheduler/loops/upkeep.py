@@ -12,6 +12,7 @@ from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.providers.log_folder import LogStore
 from millpond_scheduler.store import logs
 from millpond_scheduler.usecases.leases import extend_all, find_expired, find_forgotten, give_up, mark_silent
+from millpond_scheduler.usecases.reclaiming import find_above_limits
 from millpond_scheduler.usecases.recount import recount
 from millpond_scheduler.usecases.retention import BATCH, delete_ended_jobs
 from millpond_scheduler.usecases.stopping import find_emptied, find_over_limit, find_overdue, stop, tell_emptied
@@ -56,11 +57,12 @@ class Upkeep:
                 await give_up(unit, ends, now)
 
     async def stop_due(self, now: datetime, lease: Lease) -> None:
-        """Time limits and drains; what is found is done in transactions of its own, so that locks keep their order."""
+        """Time limits, drains, lowered limits; each in a transaction of its own, so that locks keep their order."""
         async with self.database.begin(SYSTEM) as unit:
             stops = {
                 EndReason.TIME_LIMIT: await find_over_limit(unit, now),
                 EndReason.DRAINED: await find_overdue(unit, now),
+                EndReason.RECLAIMED: await find_above_limits(unit, now),
             }
             emptied = await find_emptied(unit)
         for reason, ids in stops.items():

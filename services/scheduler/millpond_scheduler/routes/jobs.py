@@ -5,7 +5,17 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from millpond_contracts.bodies.jobs import Explanation, JobDetail, JobSpec, JobState, JobView, TaskState, TaskView
+from millpond_contracts.bodies.jobs import (
+    Explanation,
+    JobBatch,
+    JobBatchView,
+    JobDetail,
+    JobSpec,
+    JobState,
+    JobView,
+    TaskState,
+    TaskView,
+)
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import JobId, ProjectId, TenantId, VirtualPoolId
 from millpond_kernel.app import Kernel
@@ -17,7 +27,7 @@ from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store import jobs, tasks
-from millpond_scheduler.usecases.jobs import cancel_job, explain_job, read_job, submit_job
+from millpond_scheduler.usecases.jobs import cancel_job, explain_job, read_job, submit_job, submit_jobs
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -34,6 +44,13 @@ async def submit(request: Request, caller: MemberCaller, key: IdempotencyKey, bo
         lambda unit: submit_job(unit, caller, body),
         location=lambda answer: f"/v1/jobs/{getattr(answer, 'job_id', '')}",
     )
+
+
+@router.post("/batch", status_code=201, response_model=JobBatchView)
+async def submit_batch(request: Request, caller: MemberCaller, key: IdempotencyKey, body: JobBatch) -> Response:
+    """Submits several jobs, all or none: one that is refused refuses the others with it."""
+    kernel: Kernel = request.app.state.kernel
+    return await run_idempotent(request, kernel.database, caller, key, lambda unit: submit_jobs(unit, caller, body))
 
 
 @router.get("")

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from uuid import UUID
 
 import asyncpg
@@ -25,11 +26,20 @@ from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 
 
+class GangEnd(StrEnum):
+    """What a gang does after a task of it was stopped or ended without success, decided once for all its tasks."""
+
+    RESTART = "restart"
+    END = "end"
+
+
 @dataclass(slots=True)
 class AllocationRecord:
     """One allocation, changed in memory and written by `update_allocations`. Units as in `AllocationView`.
 
-    `last_sequence` is the highest report applied; `order_sent_at` when its present order was last given to the agent.
+    `last_sequence` is the highest report applied; `order_sent_at` when its present order was last given to the agent;
+    `gang_end` what follows for its task once the gang is being stopped; `claimed_by` the waiting task (of a gang the
+    first) that its end makes room for.
     """
 
     id: AllocationId
@@ -66,6 +76,10 @@ class AllocationRecord:
     last_sequence: int = 0
     order_sent_at: datetime | None = None
     generation: int = 1
+    priority: int = 50
+    gang: bool = False
+    gang_end: GangEnd | None = None
+    claimed_by: TaskId | None = None
 
     def view(self) -> AllocationView:
         """The allocation as others see it. Not validated: everything here is of its type, and binds are many."""
@@ -138,17 +152,23 @@ def allocation_record(row: asyncpg.Record) -> AllocationRecord:
         last_sequence=row["last_sequence"],
         order_sent_at=row["order_sent_at"],
         generation=row["generation"],
+        priority=row["priority"],
+        gang=row["gang"],
+        gang_end=None if row["gang_end"] is None else GangEnd(row["gang_end"]),
+        claimed_by=None if row["claimed_by"] is None else TaskId.of(row["claimed_by"]),
     )
 
 
 _INSERT = """
 INSERT INTO allocation (id, tenant_id, project_id, virtual_pool_id, pool_id, node_id, job_id, job_name, labels, task_id,
     group_name, index, attempt, cpu_milli, memory_mib, flavor, devices, term, price_version_id, stop_grace_seconds,
-    time_limit_seconds, state, epoch, bound_at, generation)
-SELECT i, t, p, v, o, n, j, jn, l::jsonb, k, g, x, a, c, m, f, d::jsonb, 'on_demand', r, s, z, 'bound', $21, $22, 1
+    time_limit_seconds, priority, gang, state, epoch, bound_at, generation)
+SELECT i, t, p, v, o, n, j, jn, l::jsonb, k, g, x, a, c, m, f, d::jsonb, 'on_demand', r, s, z, y, w, 'bound', $23, $24,
+    1
 FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::uuid[], $7::uuid[], $8::text[], $9::text[],
     $10::uuid[], $11::text[], $12::int[], $13::int[], $14::bigint[], $15::bigint[], $16::text[], $17::text[],
-    $18::uuid[], $19::int[], $20::int[]) AS u(i, t, p, v, o, n, j, jn, l, k, g, x, a, c, m, f, d, r, s, z)
+    $18::uuid[], $19::int[], $20::int[], $21::int[], $22::bool[])
+    AS u(i, t, p, v, o, n, j, jn, l, k, g, x, a, c, m, f, d, r, s, z, y, w)
 """
 
 
@@ -183,6 +203,8 @@ async def insert_allocations(
         [record.price_version for record in records],
         [record.stop_grace_seconds for record in records],
         [record.time_limit_seconds for record in records],
+        [record.priority for record in records],
+        [record.gang for record in records],
         epoch,
         bound_at,
     )
@@ -193,10 +215,11 @@ async def update_allocations(unit: UnitOfWork, records: Sequence[AllocationRecor
     await unit.execute(
         "UPDATE allocation a SET state = x.s, active_at = x.aa, stop_requested_at = x.sa, stop_reason = x.sr,"
         " waived_from = x.w, released_at = x.ra, reason = x.r, exit_code = x.e, last_sequence = x.q,"
-        " order_sent_at = x.os, generation = x.g"
+        " order_sent_at = x.os, generation = x.g, gang_end = x.ge, claimed_by = x.cb"
         " FROM unnest($1::uuid[], $2::text[], $3::timestamptz[], $4::timestamptz[], $5::text[], $6::timestamptz[],"
-        " $7::timestamptz[], $8::text[], $9::int[], $10::bigint[], $11::timestamptz[], $12::bigint[])"
-        " AS x(id, s, aa, sa, sr, w, ra, r, e, q, os, g) WHERE a.id = x.id",
+        " $7::timestamptz[], $8::text[], $9::int[], $10::bigint[], $11::timestamptz[], $12::bigint[],"
+        " $13::text[], $14::uuid[])"
+        " AS x(id, s, aa, sa, sr, w, ra, r, e, q, os, g, ge, cb) WHERE a.id = x.id",
         [record.id for record in records],
         [record.state.value for record in records],
         [record.active_at for record in records],
@@ -209,6 +232,8 @@ async def update_allocations(unit: UnitOfWork, records: Sequence[AllocationRecor
         [record.last_sequence for record in records],
         [record.order_sent_at for record in records],
         [record.generation for record in records],
+        [None if record.gang_end is None else record.gang_end.value for record in records],
+        [record.claimed_by for record in records],
     )
 
 
@@ -228,6 +253,16 @@ async def find_jobs_of(unit: UnitOfWork, allocations: Sequence[UUID]) -> list[UU
     """The jobs that the allocations belong to."""
     rows = await unit.fetch("SELECT DISTINCT job_id FROM allocation WHERE id = ANY($1)", allocations)
     return [row["job_id"] for row in rows]
+
+
+async def find_gangs_of(unit: UnitOfWork, allocations: Sequence[UUID]) -> list[UUID]:
+    """The live allocations of every gang that one of the allocations belongs to; the caller has locked their jobs."""
+    rows = await unit.fetch(
+        "SELECT p.id FROM allocation a JOIN allocation p ON p.job_id = a.job_id AND p.group_name = a.group_name"
+        " AND p.state <> 'released' WHERE a.id = ANY($1) AND a.gang",
+        allocations,
+    )
+    return [row["id"] for row in rows]
 
 
 async def get_allocation(unit: UnitOfWork, allocation: AllocationId) -> AllocationRecord:
@@ -250,10 +285,16 @@ async def list_live(unit: UnitOfWork, nodes: Sequence[UUID] | None = None) -> li
     return [allocation_record(row) for row in rows]
 
 
-async def find_released(unit: UnitOfWork, allocations: Iterable[UUID]) -> list[UUID]:
-    """Those of the allocations that hold nothing any more."""
-    rows = await unit.fetch("SELECT id FROM allocation WHERE id = ANY($1) AND state = 'released'", list(allocations))
-    return [row["id"] for row in rows]
+async def list_live_of(unit: UnitOfWork, virtual_pool: UUID) -> list[AllocationRecord]:
+    """What a virtual pool holds."""
+    rows = await unit.fetch("SELECT * FROM allocation WHERE state <> 'released' AND virtual_pool_id = $1", virtual_pool)
+    return [allocation_record(row) for row in rows]
+
+
+async def read_states(unit: UnitOfWork, allocations: Iterable[UUID]) -> dict[UUID, AllocationState]:
+    """The present states of allocations."""
+    rows = await unit.fetch("SELECT id, state FROM allocation WHERE id = ANY($1)", list(allocations))
+    return {row["id"]: AllocationState(row["state"]) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)

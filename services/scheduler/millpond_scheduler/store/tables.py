@@ -123,6 +123,10 @@ allocation = Table(
     Column("order_sent_at", INSTANT, nullable=True),
     Column("missing_since", INSTANT, nullable=True),
     Column("generation", BigInteger, nullable=False),
+    Column("priority", Integer, nullable=False, server_default=text("50")),
+    Column("gang", Boolean, nullable=False, server_default=text("false")),
+    Column("gang_end", Text, nullable=True),
+    Column("claimed_by", Uuid, nullable=True),
 )
 
 Index("allocation_one_per_task", allocation.c.task_id, unique=True, postgresql_where=text("state <> 'released'"))
@@ -281,6 +285,21 @@ virtual_pool_view = Table(
     Column("limits", JSONB, nullable=False),
     Column("policy", Text, nullable=False),
     Column("deleted", Boolean, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("reclaim_at", INSTANT, nullable=True),
+)
+
+reservation_view = Table(
+    "reservation_view",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant_id", Uuid, nullable=False),
+    Column("virtual_pool_id", Uuid, nullable=False),
+    Column("flavor", Text, nullable=False),
+    Column("device_milli", BigInteger, nullable=False),
+    Column("starts_at", INSTANT, nullable=False),
+    Column("ends_at", INSTANT, nullable=True),
+    Column("cancelled", Boolean, nullable=False),
     Column("generation", BigInteger, nullable=False),
 )
 

@@ -113,6 +113,7 @@ def _usage_line(row: asyncpg.Record) -> UsageLine:
         hard=row["hard"],
         borrowed=max(0, row["used"] - row["guaranteed"]),
         available=max(0, row["hard"] - row["used"]),
+        over_limit=max(0, row["used"] - row["hard"]),
         blocked=row["blocked"],
         missing=row["missing"] if row["blocked"] else 0,
         limit_generation=row["limit_generation"],

@@ -85,10 +85,12 @@ async def write_pool(unit: UnitOfWork, pool: PoolView, *, deleted: bool) -> bool
 async def write_virtual_pool(unit: UnitOfWork, virtual_pool: VirtualPoolView) -> bool:
     """Takes a virtual pool as quota tells it; False = it was known as newly or newer."""
     touched = await unit.execute(
-        "INSERT INTO virtual_pool_view AS v (id, tenant_id, pool_id, name, limits, policy, deleted, generation)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO UPDATE SET name = excluded.name,"
+        "INSERT INTO virtual_pool_view AS v (id, tenant_id, pool_id, name, limits, policy, deleted, generation,"
+        " reclaim_at)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO UPDATE SET name = excluded.name,"
         " limits = excluded.limits, policy = excluded.policy, deleted = excluded.deleted,"
-        " generation = excluded.generation WHERE excluded.generation > v.generation",
+        " generation = excluded.generation, reclaim_at = excluded.reclaim_at"
+        " WHERE excluded.generation > v.generation",
         virtual_pool.virtual_pool_id,
         virtual_pool.tenant_id,
         virtual_pool.pool_id,
@@ -97,6 +99,7 @@ async def write_virtual_pool(unit: UnitOfWork, virtual_pool: VirtualPoolView) ->
         virtual_pool.policy.value,
         virtual_pool.deleted,
         virtual_pool.generation,
+        virtual_pool.reclaim_at,
     )
     return touched == 1
 

@@ -1,6 +1,7 @@
 """One batch made durable: the plan's placements become allocations in a single guarded transaction."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -19,6 +20,7 @@ from millpond_scheduler.store.guards import (
     demand_of,
     take_from_nodes,
 )
+from millpond_scheduler.store.reservations import list_open
 from millpond_scheduler.usecases.shard import Shard
 
 
@@ -31,11 +33,14 @@ async def commit_placements(
 
     Raises:
         LeaseLost: another leader took over.
-        GuardFailed: a task no longer waits, or a node or counter is not as planned.
+        GuardFailed: a task no longer waits, or a node, a counter or a reservation is not as planned.
         asyncpg.CheckViolationError: a node has not so much room, or a hard limit would be passed.
     """
+    _check_gangs(shard, placements)
     await check_epoch(unit, lease)
     now: datetime = await unit.fetchval("SELECT clock_timestamp()")
+    if await list_open(unit, now) != shard.open_windows:
+        raise GuardFailed("reservations began, ended or changed since the plan")
     records = [_record(shard, placement, lease.epoch, now) for placement in placements]
     await unit.execute(
         "SELECT id FROM job WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE",
@@ -65,6 +70,14 @@ async def commit_placements(
     return records
 
 
+def _check_gangs(shard: Shard, placements: Sequence[Placement]) -> None:
+    """Refuses a part of a gang. That each of its tasks still waits is then checked with all others."""
+    gangs = Counter(shard.waiting[placement.holding.task].queued.gang for placement in placements)
+    parts = [gang for gang, placed in gangs.items() if gang is not None and placed != gang.size]
+    if parts:
+        raise GuardFailed(f"{len(parts)} gangs of the plan are not whole")
+
+
 def _record(shard: Shard, placement: Placement, epoch: int, now: datetime) -> AllocationRecord:
     holding = placement.holding
     task = shard.waiting[holding.task]
@@ -87,8 +100,10 @@ def _record(shard: Shard, placement: Placement, epoch: int, now: datetime) -> Al
         flavor=placement.flavor,
         devices=shard.shares_of(placement),
         price_version=shard.price_for(holding.tenant, now),
-        stop_grace_seconds=task.facts.stop_grace_seconds[task.group],
+        stop_grace_seconds=task.facts.groups[task.group].stop_grace_seconds,
         time_limit_seconds=task.facts.time_limit_seconds,
+        priority=task.queued.priority,
+        gang=task.queued.gang is not None,
         epoch=epoch,
         bound_at=now,
     )

@@ -7,6 +7,8 @@ from millpond_contracts.bodies.jobs import (
     EndReason,
     Explanation,
     GroupView,
+    JobBatch,
+    JobBatchView,
     JobDetail,
     JobSpec,
     JobState,
@@ -66,6 +68,15 @@ async def submit_job(unit: UnitOfWork, caller: Principal, spec: JobSpec) -> JobV
     unit.emit(JobSubmitted(job=view), created)
     audit(unit, caller, "job.submit", str(job), after=view)
     return view
+
+
+async def submit_jobs(unit: UnitOfWork, caller: Principal, batch: JobBatch) -> JobBatchView:
+    """Stores several jobs in one transaction.
+
+    Raises:
+        ProblemError: 404 for a virtual pool or a project that this tenant does not have; then none is stored.
+    """
+    return JobBatchView(jobs=[await submit_job(unit, caller, spec) for spec in batch.jobs])
 
 
 async def _find_project(unit: UnitOfWork, caller: Principal, spec: JobSpec, tenant: TenantId) -> ProjectId | None:

@@ -36,7 +36,7 @@ from millpond_scheduler.domain.states import (
     transition,
 )
 from millpond_scheduler.store import allocations, jobs
-from millpond_scheduler.store.allocations import AllocationRecord, allocation_record
+from millpond_scheduler.store.allocations import AllocationRecord, GangEnd, allocation_record
 from millpond_scheduler.store.changes import ChangeKind, note_changes
 from millpond_scheduler.store.guards import NodeDelta, change_usage, give_to_nodes
 from millpond_scheduler.usecases.cycle import sum_usage
@@ -53,8 +53,10 @@ FINAL_STATE = {
     EndReason.CANCELLED: TaskState.CANCELLED,
     EndReason.DRAINED: TaskState.PREEMPTED,
     EndReason.PREEMPTED: TaskState.PREEMPTED,
+    EndReason.RECLAIMED: TaskState.PREEMPTED,
     EndReason.NODE_LOST: TaskState.LOST,
     EndReason.NODE_RESTARTED: TaskState.LOST,
+    EndReason.GANG_STOPPED: TaskState.FAILED,
 }
 _STOPPABLE = frozenset({TaskState.BOUND, TaskState.STARTING, TaskState.RUNNING})
 _ONLY_AFTER_STOP = frozenset({TaskState.CANCELLED, TaskState.PREEMPTED})
@@ -75,6 +77,11 @@ class JobLock:
     first_active_at: datetime | None = None
     touched: bool = False
 
+    def may_retry(self, reason: EndReason, attempt: int) -> bool:
+        """Whether an attempt that ended so is followed by another one."""
+        wants = _RETRIED_AS.get(FINAL_STATE[reason]) in self.retry.on and reason is not EndReason.TIME_LIMIT
+        return wants and attempt <= self.retry.max and not self.cancel_requested
+
 
 @dataclass(slots=True)
 class Life:
@@ -88,11 +95,18 @@ class Life:
     task_changed: bool = False
     retries: bool = False
     released: bool = False
+    stop_ordered: bool = False
     events: list[tuple[AllocationEvent, datetime]] = field(default_factory=list)
 
     @property
     def is_live(self) -> bool:
         return self.record.state is not AllocationState.RELEASED
+
+    @property
+    def breaks_gang(self) -> bool:
+        """Whether its stop or its end has just made its gang incomplete."""
+        is_lost = self.released and self.record.reason is not EndReason.COMPLETED
+        return self.record.gang_end is None and (is_lost or self.record.stop_requested_at is not None)
 
     def start(self, at: datetime) -> None:
         """The agent took the assignment."""
@@ -112,18 +126,22 @@ class Life:
             self._move_task(TaskState.RUNNING)
         self._emit(AllocationActivated, record.active_at)
 
-    def request_stop(self, reason: EndReason, at: datetime) -> None:
-        """Orders the agent to stop; an assignment that it was never told of ends at once."""
+    def request_stop(self, reason: EndReason, at: datetime, *, is_waived: bool = False) -> None:
+        """Orders the agent to stop; an assignment that it was never told of ends at once.
+
+        Waived from now on is what the provider causes, by the reason itself or (`is_waived`) by what led to it.
+        """
         record = self.record
         if not self.is_live or record.stop_requested_at is not None:
             return
         record.stop_requested_at, record.stop_reason = at, reason
-        if reason in PROVIDER_ENDS:
+        if is_waived or reason in PROVIDER_ENDS:
             record.waived_from = at
         if record.state is AllocationState.BOUND and record.order_sent_at is None and record.last_sequence == 0:
             self.release(reason, at)
             return
         record.order_sent_at = None  # the stop is a new order
+        self.stop_ordered = True
         self._leave()
         self._emit(AllocationStopRequested, at)
 
@@ -151,6 +169,7 @@ class Life:
         record.released_at = max(at, record.active_at or record.bound_at)
         record.reason, record.exit_code, self.message = reason, exit_code, message
         self._end_task(FINAL_STATE[reason])
+        self.retries = self.job.may_retry(reason, record.attempt)
         self._emit(AllocationReleased, record.released_at)
 
     def _leave(self) -> None:
@@ -163,9 +182,6 @@ class Life:
         if wanted in _ONLY_AFTER_STOP and self.task_state in _STOPPABLE:
             self._move_task(TaskState.STOPPING)  # the agent's report of the stop was overtaken by that of the end
         self._move_task(wanted)
-        retry, cause = self.job.retry, _RETRIED_AS.get(wanted)
-        wants = cause in retry.on and self.record.reason is not EndReason.TIME_LIMIT
-        self.retries = wants and self.record.attempt <= retry.max and not self.job.cancel_requested
 
     def _move_task(self, wanted: TaskState) -> None:
         self.task_state = transition(self.task_state, wanted)
@@ -185,10 +201,18 @@ class Lives:
     jobs: dict[JobId, JobLock]
 
 
-async def lock_lives(unit: UnitOfWork, ids: Sequence[UUID], extra_jobs: Iterable[UUID] = ()) -> Lives:
-    """Locks allocations with their jobs; ids that are unknown are left out."""
+async def lock_lives(
+    unit: UnitOfWork, ids: Sequence[UUID], extra_jobs: Iterable[UUID] = (), *, with_gangs: bool = True
+) -> Lives:
+    """Locks allocations with their jobs; ids that are unknown are left out.
+
+    Args:
+        with_gangs: also the other live allocations of their gangs; whoever may stop or end one needs them.
+    """
     locked = await jobs.lock_jobs(unit, {*await allocations.find_jobs_of(unit, ids), *extra_jobs})
     locks = {job: job_lock(row) for job, row in locked.items()}
+    if with_gangs:
+        ids = list({*ids, *await allocations.find_gangs_of(unit, ids)})
     lives = {}
     for row in await allocations.lock_allocations(unit, ids):
         record = allocation_record(row)
@@ -205,11 +229,14 @@ def job_lock(row: asyncpg.Record) -> JobLock:
 
 async def write_lives(unit: UnitOfWork, lives: Lives, now: datetime) -> None:
     """Writes what changed: tasks, allocations, counters, jobs and their events, and tells the leader."""
+    restarts = _settle_gangs(lives, now)
     found = list(lives.by_id.values())
+    await note_changes(unit, ChangeKind.ALLOCATION, [life.record.id for life in found if life.stop_ordered])
     changed = [life for life in found if life.changed]
     if changed:
         await allocations.update_allocations(unit, [life.record for life in changed])
     await _write_tasks(unit, [life for life in found if life.task_changed], now)
+    await _restart_succeeded(unit, restarts, now)
     for life in found:
         for event, at in life.events:
             unit.emit(event, at)
@@ -217,6 +244,56 @@ async def write_lives(unit: UnitOfWork, lives: Lives, now: datetime) -> None:
     if released:
         await _give_back(unit, released)
     await settle_jobs(unit, {job: lock for job, lock in lives.jobs.items() if lock.touched}, now)
+
+
+def _settle_gangs(lives: Lives, now: datetime) -> list[Life]:
+    """Stops what is left of a gang when a task of it is stopped or lost, and says once what follows for all its tasks.
+
+    Returns for each gang that starts anew one of its lives.
+    """
+    gangs: dict[tuple[JobId, str], list[Life]] = {}
+    for life in lives.by_id.values():
+        if life.record.gang and (life.is_live or life.released):
+            gangs.setdefault((life.record.job, life.record.group), []).append(life)
+    restarts = []
+    for members in gangs.values():
+        cause = next((life for life in members if life.breaks_gang), None)
+        if cause is not None:
+            _break_gang(members, cause, now)
+            if cause.record.gang_end is GangEnd.RESTART:
+                restarts.append(cause)
+        for life in members:
+            if life.released and life.record.gang_end is not None:
+                life.retries = life.record.gang_end is GangEnd.RESTART and not life.job.cancel_requested
+    return restarts
+
+
+def _break_gang(members: Sequence[Life], cause: Life, now: datetime) -> None:
+    reason = cause.record.reason or cause.record.stop_reason
+    assert reason is not None, "what broke the gang has a reason"
+    restarts = cause.job.may_retry(reason, cause.record.attempt)
+    for life in members:
+        life.record.gang_end = GangEnd.RESTART if restarts else GangEnd.END
+        life.changed = True
+        if life is not cause:
+            life.request_stop(EndReason.GANG_STOPPED, now, is_waived=reason in PROVIDER_ENDS)
+
+
+async def _restart_succeeded(unit: UnitOfWork, restarts: Sequence[Life], now: datetime) -> None:
+    """The tasks of a gang that had succeeded before it broke run again with the others."""
+    if not restarts:
+        return
+    rows = await unit.fetch(
+        "UPDATE task t SET state = 'pending', state_since = $4, attempt = t.attempt + 1, allocation_id = NULL,"
+        " reason = NULL, message = NULL, exit_code = NULL"
+        " FROM unnest($1::uuid[], $2::text[], $3::int[]) AS x(j, g, n)"
+        " WHERE t.job_id = x.j AND t.group_name = x.g AND t.attempt = x.n AND t.state = 'succeeded' RETURNING t.id",
+        [life.record.job for life in restarts],
+        [life.record.group for life in restarts],
+        [life.record.attempt for life in restarts],
+        now,
+    )
+    await note_changes(unit, ChangeKind.TASK, [row["id"] for row in rows])
 
 
 async def _write_tasks(unit: UnitOfWork, lives: Sequence[Life], now: datetime) -> None:
@@ -290,7 +367,7 @@ async def _job_end(unit: UnitOfWork, job: JobId, lock: JobLock, state: JobState)
         return None, None
     row = await unit.fetchrow(
         "SELECT id, group_name, index, attempt, reason, message FROM task WHERE job_id = $1 AND state <> 'succeeded'"
-        " ORDER BY group_name, index LIMIT 1",
+        " ORDER BY coalesce(reason = 'gang_stopped', false), group_name, index LIMIT 1",
         job,
     )
     if row is None or row["reason"] is None:

@@ -3,13 +3,20 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from millpond_contracts.bodies.jobs import DeviceRequest, Requirements, Toleration, minimum_value
+from millpond_contracts.bodies.jobs import (
+    AllocationState,
+    DeviceRequest,
+    Requirements,
+    Toleration,
+    minimum_value,
+)
 from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView, PoolView
 from millpond_contracts.ids import PoolId, TenantId
 from millpond_contracts.quantities import microseconds_between
 from millpond_contracts.resources import DeviceHealth
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
 from millpond_scheduler.domain.plans import DevicePick, Holding
+from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import DeviceDemand, RequestClass
 from millpond_scheduler.store.allocations import AllocationRecord
 
@@ -100,6 +107,19 @@ def _device_demand(device: DeviceRequest, requires: Requirements) -> DeviceDeman
 def microseconds_of(instant: datetime) -> int:
     """Microseconds since 1970, the clock of the domain."""
     return microseconds_between(EPOCH, instant)
+
+
+def running_of(allocation: AllocationRecord) -> Running:
+    """An allocation as reclaim sees it."""
+    return Running(
+        holding=holding_of(allocation),
+        virtual_pool=allocation.virtual_pool,
+        flavor=allocation.flavor,
+        priority=allocation.priority,
+        started_us=microseconds_of(allocation.bound_at),
+        gang=(allocation.job, allocation.group) if allocation.gang else None,
+        is_stopping=allocation.state is AllocationState.RELEASING,
+    )
 
 
 def holding_of(allocation: AllocationRecord) -> Holding:

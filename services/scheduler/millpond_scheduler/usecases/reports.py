@@ -24,7 +24,8 @@ async def take_reports(unit: UnitOfWork, call: NodeCall, batch: ReportBatch) -> 
     await check_session(unit, call)
     now: datetime = await unit.fetchval("SELECT clock_timestamp()")
     exchanges = await _list_exchanges(unit, call, batch, now)
-    lives = await lock_lives(unit, [report.allocation_id for report in batch.reports])
+    ids = [report.allocation_id for report in batch.reports]
+    lives = await lock_lives(unit, ids, with_gangs=any(map(_may_break_gang, batch.reports)))
     rejected = []
     for report in batch.reports:
         life = lives.by_id.get(report.allocation_id)
@@ -47,6 +48,11 @@ async def _list_exchanges(unit: UnitOfWork, call: NodeCall, batch: ReportBatch, 
     lease = await find_lease(unit, call.node)
     own = Exchange(batch.boot_id, now, batch.sent_monotonic_ms)
     return (own,) if lease is None else (*lease.exchanges, own)
+
+
+def _may_break_gang(report: TaskReport) -> bool:
+    is_end = report.kind in (ReportKind.RELEASED, ReportKind.REFUSED, ReportKind.STOPPING)
+    return is_end and (report.exit_code != 0 or report.reason is not None)
 
 
 def _find_problem(life: Life | None, call: NodeCall, report: TaskReport) -> tuple[ErrorCode, str] | None:

@@ -6,7 +6,7 @@ by the changes that other transactions noted, and by the leader's own commits.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -14,8 +14,9 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import DeviceShare
+from millpond_contracts.bodies.jobs import AllocationState, DeviceShare
 from millpond_contracts.bodies.nodes import DeviceView, NodeView, PoolView
+from millpond_contracts.bodies.tenants import Limits
 from millpond_contracts.ids import (
     AllocationId,
     DeviceId,
@@ -30,21 +31,39 @@ from millpond_contracts.ids import (
 )
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.uow import UnitOfWork
-from millpond_scheduler.domain.admission import Resource, VirtualPoolState
+from millpond_scheduler.domain.admission import Resource, VirtualPoolState, with_reserved
 from millpond_scheduler.domain.candidates import CandidateCache
-from millpond_scheduler.domain.plans import Placement
-from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.plans import Claim, Placement
+from millpond_scheduler.domain.reclaim import Running
+from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.store import allocations, jobs, views
 from millpond_scheduler.store.allocations import AllocationRecord
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.guards import demand_of
-from millpond_scheduler.usecases.records import holding_of, microseconds_of, node_record, pool_rules, request_class
+from millpond_scheduler.store.reservations import ReservationRecord, list_reservations
+from millpond_scheduler.usecases.records import (
+    holding_of,
+    microseconds_of,
+    node_record,
+    pool_rules,
+    request_class,
+    running_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What the tasks of a group have in common; `gang_size` 0 = each starts by itself."""
+
+    request: RequestClass
+    stop_grace_seconds: int
+    gang_size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What an allocation takes from its job; `requests` and the seconds that a stop may take are by group."""
+    """What an allocation takes from its job; by group: what a task asks for, and how it starts and stops."""
 
     id: JobId
     pool: PoolId
@@ -52,8 +71,7 @@ class JobFacts:
     name: str
     labels: dict[str, str]
     time_limit_seconds: int | None
-    requests: Mapping[str, RequestClass]
-    stop_grace_seconds: Mapping[str, int]
+    groups: Mapping[str, GroupFacts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +96,15 @@ class Price:
 
 
 @dataclass(slots=True)
+class ClaimMemory:
+    """What was promised to a claimant, and the allocations that stop for it."""
+
+    victims: set[AllocationId]
+    nodes: set[NodeId]
+    placements: tuple[Placement, ...] = ()
+
+
+@dataclass(slots=True)
 class Shard:
     """The leader's memory. Only the leader touches it, one step at a time."""
 
@@ -85,6 +112,9 @@ class Shard:
     cache: CandidateCache = field(init=False)
     pools: dict[PoolId, PoolView] = field(default_factory=dict)
     virtual_pools: dict[VirtualPoolId, VirtualPoolState] = field(default_factory=dict)
+    limits: dict[VirtualPoolId, Limits] = field(default_factory=dict)
+    reservations: list[ReservationRecord] = field(default_factory=list)
+    open_windows: frozenset[tuple[UUID, int]] = frozenset()
     waiting: dict[TaskId, WaitingTask] = field(default_factory=dict)
     live: dict[AllocationId, AllocationRecord] = field(default_factory=dict)
     holders: dict[TaskId, AllocationId] = field(default_factory=dict)
@@ -92,6 +122,7 @@ class Shard:
     devices: dict[DeviceId, DeviceView] = field(default_factory=dict)
     prices: list[Price] = field(default_factory=list)
     used: dict[VirtualPoolId, dict[Resource, int]] = field(default_factory=dict)
+    claims: dict[TaskId, ClaimMemory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cache = CandidateCache(self.snapshot)
@@ -99,6 +130,33 @@ class Shard:
     def queue(self) -> Iterable[QueuedTask]:
         """The waiting tasks in any order."""
         return (task.queued for task in self.waiting.values())
+
+    def open_reservations(self, now: datetime) -> None:
+        """Gives virtual pools what is reserved for them at this instant beside their guarantees."""
+        found = [reservation for reservation in self.reservations if reservation.is_open(now)]
+        windows = frozenset((reservation.id, reservation.generation) for reservation in found)
+        if windows == self.open_windows:
+            return
+        reserved: dict[VirtualPoolId, dict[str, int]] = {}
+        for each in found:
+            flavors = reserved.setdefault(each.virtual_pool, {})
+            flavors[each.flavor] = flavors.get(each.flavor, 0) + each.device_milli
+        for key, limits in self.limits.items():
+            state = self.virtual_pools[key]
+            self.virtual_pools[key] = replace(state, limits=with_reserved(limits, reserved.get(key, {})))
+        self.open_windows = windows
+
+    def list_running(self) -> Iterable[Running]:
+        """Everything that is held, as reclaim sees it."""
+        return [running_of(record) for record in self.live.values()]
+
+    def open_claims(self) -> dict[TaskId, Claim]:
+        """What is promised to tasks that still wait; others' promises are forgotten."""
+        self.claims = {task: claim for task, claim in self.claims.items() if task in self.waiting}
+        return {
+            task: Claim(frozenset(claim.nodes), claim.placements, not claim.victims.isdisjoint(self.live))
+            for task, claim in self.claims.items()
+        }
 
     def hold(self, record: AllocationRecord) -> None:
         """Counts an allocation that is durable; twice is once."""
@@ -109,6 +167,10 @@ class Shard:
         self.waiting.pop(record.task, None)
         self.snapshot.apply_allocation(holding_of(record))
         self._count(record, 1)
+        if record.claimed_by is not None:
+            claim = self.claims.setdefault(record.claimed_by, ClaimMemory(set(), set()))
+            claim.victims.add(record.id)
+            claim.nodes.add(record.node)
 
     def release(self, allocation: AllocationId) -> None:
         """Gives back what an allocation held; twice is once."""
@@ -119,6 +181,13 @@ class Shard:
             del self.holders[record.task]
             self.snapshot.release_allocation(record.task)
         self._count(record, -1)
+
+    def note_state(self, allocation: AllocationId, state: AllocationState) -> None:
+        """Takes an allocation's newer state: one that is being stopped is no victim, one that is gone holds nothing."""
+        if state is AllocationState.RELEASED:
+            self.release(allocation)
+        elif (record := self.live.get(allocation)) is not None:
+            record.state = state
 
     def price_for(self, tenant: TenantId, now: datetime) -> PriceVersionId | None:
         """The price version in force for a tenant: its own if it has one, else the public list's."""
@@ -198,9 +267,9 @@ async def apply_changes(unit: UnitOfWork, shard: Shard, changes: Changes) -> Non
         await _load_virtual_pools(unit, shard)
     if ChangeKind.PRICE in changes:
         await _load_prices(unit, shard)
-    if released := changes.get(ChangeKind.ALLOCATION):
-        for allocation in await allocations.find_released(unit, released):
-            shard.release(AllocationId.of(allocation))
+    if changed := changes.get(ChangeKind.ALLOCATION):
+        for allocation, state in (await allocations.read_states(unit, changed)).items():
+            shard.note_state(AllocationId.of(allocation), state)
     if nodes := changes.get(ChangeKind.NODE):
         _apply_nodes(shard, await views.list_nodes(unit, list(nodes)))
         await _reread_live(unit, shard, nodes)
@@ -219,7 +288,8 @@ async def _load_pools(unit: UnitOfWork, shard: Shard) -> None:
 
 
 async def _load_virtual_pools(unit: UnitOfWork, shard: Shard) -> None:
-    shard.virtual_pools = {}
+    shard.virtual_pools, shard.open_windows = {}, frozenset()
+    shard.reservations = await list_reservations(unit)
     for row in await views.list_virtual_pools(unit):
         key = VirtualPoolId.of(row["id"])
         shard.virtual_pools[key] = VirtualPoolState(
@@ -230,6 +300,7 @@ async def _load_virtual_pools(unit: UnitOfWork, shard: Shard) -> None:
             used=shard.used.setdefault(key, {}),
             policy=views.policy_of(row),
         )
+    shard.limits = {key: state.limits for key, state in shard.virtual_pools.items()}
 
 
 async def _load_prices(unit: UnitOfWork, shard: Shard) -> None:
@@ -279,15 +350,16 @@ async def _load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | 
     facts = {row["id"]: _job_facts(row, tenants[row["id"]]) for row in await jobs.list_specs(unit, wanted)}
     for row in rows:
         job = facts[row["job_id"]]
-        task = TaskId.of(row["id"])
+        task, group = TaskId.of(row["id"]), job.groups[row["group_name"]]
         shard.waiting[task] = WaitingTask(
             queued=QueuedTask(
                 id=task,
                 job=job.id,
                 virtual_pool=VirtualPoolId.of(row["virtual_pool_id"]),
-                request=job.requests[row["group_name"]],
+                request=group.request,
                 priority=row["priority"],
                 queued_at_us=microseconds_of(row["queued_at"]),
+                gang=Gang(job.id, row["group_name"], group.gang_size) if group.gang_size else None,
             ),
             facts=job,
             group=row["group_name"],
@@ -298,7 +370,6 @@ async def _load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | 
 
 def _job_facts(row: asyncpg.Record, tenant: TenantId) -> JobFacts:
     pool = PoolId.of(row["pool_id"])
-    requests, stop_grace_seconds = _read_groups(tenant, pool, row["groups"])
     return JobFacts(
         id=JobId.of(row["id"]),
         pool=pool,
@@ -306,16 +377,19 @@ def _job_facts(row: asyncpg.Record, tenant: TenantId) -> JobFacts:
         name=row["name"],
         labels=row["labels"],
         time_limit_seconds=row["time_limit_seconds"],
-        requests=requests,
-        stop_grace_seconds=stop_grace_seconds,
+        groups=_read_groups(tenant, pool, row["groups"]),
     )
 
 
 @lru_cache(maxsize=4096)
-def _read_groups(tenant: TenantId, pool: PoolId, text: str) -> tuple[Mapping[str, RequestClass], Mapping[str, int]]:
-    """Requests and stop graces by group. Jobs are often alike: what was read once is shared, and compared faster."""
+def _read_groups(tenant: TenantId, pool: PoolId, text: str) -> Mapping[str, GroupFacts]:
+    """A job's groups by name. Jobs are often alike: what was read once is shared, and compared faster."""
     groups: list[dict[str, Any]] = json.loads(text)
-    return (
-        {group["name"]: request_class(tenant, pool, group) for group in groups},
-        {group["name"]: group["stop_grace_seconds"] for group in groups},
-    )
+    return {
+        group["name"]: GroupFacts(
+            request_class(tenant, pool, group),
+            group["stop_grace_seconds"],
+            group["count"] if group.get("gang") else 0,
+        )
+        for group in groups
+    }

@@ -53,8 +53,8 @@ async def find_emptied(unit: UnitOfWork) -> list[NodeId]:
 async def stop(unit: UnitOfWork, ids: Sequence[UUID], reason: EndReason, now: datetime) -> set[NodeId]:
     """Orders allocations to stop; returns the nodes that have to be told."""
     lives = await lock_lives(unit, ids)
-    for life in lives.by_id.values():
-        life.request_stop(reason, now)
+    for key in ids:
+        lives.by_id[key].request_stop(reason, now)
     await write_lives(unit, lives, now)
     return {life.record.node for life in lives.by_id.values() if life.is_live}
 

@@ -100,6 +100,7 @@ def verdict_body(told: Explanation) -> dict[str, Any]:
         "nodes": told.nodes,
         "admission": [AdmissionView.model_validate(asdict(line)).model_dump(mode="json") for line in told.admission],
         "largest_free_block": told.largest_free_devices,
+        "gang": None if told.gang is None else {"tasks": told.gang.tasks, "fitting": told.gang.fitting},
         "would_unblock": [
             Unblock(action=item.action, effect=item.effect).model_dump(mode="json") for item in told.would_unblock
         ],

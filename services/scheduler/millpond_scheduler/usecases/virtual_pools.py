@@ -1,9 +1,10 @@
-"""What quota tells of virtual pools and projects, taken into the views and the usage counters."""
+"""What quota tells of virtual pools and reservations, taken into the views and the usage counters."""
 
+from millpond_contracts.bodies.reservations import ReservationView
 from millpond_contracts.bodies.tenants import Limit, VirtualPoolView
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, device
-from millpond_scheduler.store import views
+from millpond_scheduler.store import reservations, views
 from millpond_scheduler.store.changes import ChangeKind, note_changes
 from millpond_scheduler.store.guards import set_limits
 
@@ -25,3 +26,9 @@ async def take_virtual_pool(unit: UnitOfWork, virtual_pool: VirtualPoolView) -> 
         virtual_pool.generation,
     )
     await note_changes(unit, ChangeKind.VIRTUAL_POOL, [virtual_pool.virtual_pool_id])
+
+
+async def take_reservation(unit: UnitOfWork, reservation: ReservationView) -> None:
+    """Takes a reservation: the leader reads it again with the virtual pools."""
+    if await reservations.write_reservation(unit, reservation):
+        await note_changes(unit, ChangeKind.VIRTUAL_POOL, [reservation.virtual_pool_id])

@@ -153,16 +153,30 @@ class RunSpec(Incoming):
         return self
 
 
+MAX_GANG = 1000
+
+
 class GroupSpec(Incoming):
-    """`count` identical tasks that start independently of one another."""
+    """`count` identical tasks. They start independently of one another, or with `gang` all together or not at all.
+
+    Of a gang no part is left running: when a task of it is stopped or ends without success, the others are stopped
+    too, and all of them wait again together where the retry policy says so.
+    """
 
     name: Name = "main"
     count: Annotated[Count, Field(le=10_000)] = 1
+    gang: bool = False
     resources: Resources
     requires: Requirements = Requirements()
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     run: RunSpec
     stop_grace_seconds: StrictInt = Field(10, ge=0, le=3600)
+
+    @model_validator(mode="after")
+    def _gang_of_bounded_size(self) -> "GroupSpec":
+        if self.gang and self.count > MAX_GANG:
+            raise ValueError(f"a gang has at most {MAX_GANG} tasks, found {self.count}")
+        return self
 
 
 class RetryReason(StrEnum):
@@ -198,6 +212,19 @@ class JobSpec(Incoming):
             raise ValueError("group names must differ")
         if sum(group.count for group in self.groups) > 10_000:
             raise ValueError("a job has at most 10000 tasks")
+        return self
+
+
+class JobBatch(Incoming):
+    """Several jobs that are submitted all or none: at most 500, with at most 10000 tasks together."""
+
+    jobs: Annotated[tuple[JobSpec, ...], Field(min_length=1, max_length=500)]
+
+    @model_validator(mode="after")
+    def _bounded_tasks(self) -> "JobBatch":
+        tasks = sum(group.count for job in self.jobs for group in job.groups)
+        if tasks > 10_000:
+            raise ValueError(f"a batch has at most 10000 tasks, found {tasks}")
         return self
 
 
@@ -246,11 +273,21 @@ class EndReason(StrEnum):
     NODE_RESTARTED = "node_restarted"
     DRAINED = "drained"
     PREEMPTED = "preempted"
+    RECLAIMED = "reclaimed"
+    GANG_STOPPED = "gang_stopped"
     RETRIES_EXHAUSTED = "retries_exhausted"
 
 
 # Ends that the provider caused: what was still held after the stop request is waived (decision on metering).
-PROVIDER_ENDS = frozenset({EndReason.NODE_LOST, EndReason.NODE_RESTARTED, EndReason.DRAINED, EndReason.PREEMPTED})
+PROVIDER_ENDS = frozenset(
+    {
+        EndReason.NODE_LOST,
+        EndReason.NODE_RESTARTED,
+        EndReason.DRAINED,
+        EndReason.PREEMPTED,
+        EndReason.RECLAIMED,
+    }
+)
 
 
 class DeviceShare(Outgoing):
@@ -352,6 +389,12 @@ class JobView(Outgoing):
     generation: int
 
 
+class JobBatchView(Outgoing):
+    """The jobs of a batch, in the order in which they were given."""
+
+    jobs: list[JobView]
+
+
 class JobDetail(JobView):
     """A job with its specification and its tasks."""
 
@@ -369,6 +412,13 @@ class AdmissionView(Outgoing):
     borrowed: int
     requested: int
     missing: int
+
+
+class GangView(Outgoing):
+    """A gang that waits: its tasks start all together, and for so many of them there is room now."""
+
+    tasks: int
+    fitting: int
 
 
 class Unblock(Outgoing):
@@ -391,6 +441,7 @@ class Explanation(Outgoing):
     nodes: int = 0
     admission: list[AdmissionView] = Field(default_factory=list)
     largest_free_block: int | None = Field(None, description="free whole devices on the best node")
+    gang: GangView | None = None
     would_unblock: list[Unblock] = Field(default_factory=list)
     estimated_start: Instant | None = None
 
@@ -413,6 +464,7 @@ class UsageLine(Outgoing):
     hard: int
     borrowed: int
     available: int
+    over_limit: int = Field(0, description="used above `hard`, after it was lowered; nothing new is admitted until 0")
     blocked: bool
     missing: int
     limit_generation: int

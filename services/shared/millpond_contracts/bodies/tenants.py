@@ -145,11 +145,23 @@ class VirtualPoolSpec(Incoming):
 
 
 class VirtualPoolChange(Incoming):
-    """New limits or policy; absent parts stay. Lowering admits nothing new and stops nothing."""
+    """New limits or policy; absent parts stay. Lowering admits nothing new and stops nothing.
+
+    With `reclaim`, what is still above the new limits after `reclaim_grace_seconds` is stopped, the least costly tasks
+    first. Limits that are changed again without it take that back.
+    """
 
     limits: Limits | None = None
     policy: QueuePolicy | None = None
     labels: Labels | None = None
+    reclaim: bool = False
+    reclaim_grace_seconds: StrictInt = Field(300, ge=0, le=604_800)
+
+    @model_validator(mode="after")
+    def _reclaim_of_limits(self) -> "VirtualPoolChange":
+        if self.reclaim and self.limits is None:
+            raise ValueError("reclaim goes with limits")
+        return self
 
 
 class VirtualPoolView(Outgoing):
@@ -161,6 +173,7 @@ class VirtualPoolView(Outgoing):
     policy: QueuePolicy
     labels: dict[str, str]
     deleted: bool = False
+    reclaim_at: Instant | None = Field(None, description="from then on what is above the limits is stopped")
     created_at: Instant
     generation: int
 

@@ -1,5 +1,6 @@
 """Events of quota: tenants, keys, virtual pools, alerts."""
 
+from millpond_contracts.bodies.reservations import ReservationView
 from millpond_contracts.bodies.tenants import LimitAlert, ProjectView, Role, TenantView, VirtualPoolView
 from millpond_contracts.events.envelope import Event
 from millpond_contracts.ids import ApiKeyId, TenantId
@@ -80,6 +81,22 @@ class VirtualPoolChanged(Event):
 
     def generation_of(self) -> int:
         return self.virtual_pool.generation
+
+
+class ReservationChanged(Event):
+    """A reservation was made or cancelled (`reservation.cancelled_at` tells)."""
+
+    type = "quota.reservation_changed.v1"
+    reservation: ReservationView
+
+    def subject(self) -> str:
+        return str(self.reservation.reservation_id)
+
+    def tenant(self) -> TenantId:
+        return self.reservation.tenant_id
+
+    def generation_of(self) -> int:
+        return self.reservation.generation
 
 
 class LimitExhausted(Event):

@@ -1,0 +1,141 @@
+"""Failures that users of other systems reported, replayed; named after the rows of the list of cases."""
+
+import asyncio
+
+import pytest
+
+from millpond_contracts.bodies.jobs import DeviceRequest, JobBatch
+from millpond_contracts.bodies.work import ReportKind
+from millpond_kernel.db import SYSTEM, TenantScope
+from millpond_scheduler.consumers import quota
+from millpond_scheduler.usecases.jobs import submit_jobs
+from millpond_scheduler.usecases.recount import recount
+from tests.integration.databases import MigratedDatabase
+from tests.integration.scheduler.world import ONE_DEVICE, World, make_device, make_spec, member
+
+pytestmark = pytest.mark.integration
+
+
+async def test_slices_when_their_memory_would_pass_the_devices_then_one_waits_q6(world: World) -> None:
+    node = await world.add_node(cpu=64_000, memory=64_000)
+    await world.change_node(node.node_id, devices=(make_device(memory_mib=46_068),))
+    share = await world.add_virtual_pool()
+    await world.submit(share, count=24, cpu=100, memory=64, devices=DeviceRequest(milli=40, memory_mib=2000))
+    await world.leader().step()
+    assert await world.value("SELECT count(*) FROM allocation") == 23
+    assert await world.value("SELECT count(*) FROM task WHERE state = 'pending'") == 1
+    assert await world.value("SELECT free_mib[1] FROM node_guard WHERE device_count = 1") == 46_068 - 23 * 2000
+
+
+async def test_ends_when_four_come_at_once_then_everything_is_free_q8(world: World, migrated: MigratedDatabase) -> None:
+    await world.database.close()
+    world.database = migrated.database("scheduler", 12)
+    await world.database.open()
+    node = (await world.add_node(devices=4)).node_id
+    share = await world.add_virtual_pool()
+    leader = world.leader()
+    for _ in range(5):
+        for _ in range(4):
+            await world.submit(share, devices=ONE_DEVICE)
+        await leader.step()
+        tasks = (await world.poll(node)).assignments
+        assert len(tasks) == 4
+        for task in tasks:
+            await world.run_task(node, task)
+        reports = [world.make_report(task, ReportKind.RELEASED, exit_code=0) for task in tasks]
+        await asyncio.gather(*(world.report(node, report) for report in reports for _ in range(2)))
+        guard = (await world.fetch("SELECT free_milli, free_cpu_milli FROM node_guard"))[0]
+        assert (list(guard["free_milli"]), guard["free_cpu_milli"]) == ([1000] * 4, 8000)
+        assert await world.value("SELECT sum(used) FROM usage") == 0
+        await world.assert_counters_are_true()
+
+
+async def test_submits_when_fifty_want_the_last_memory_at_once_then_exactly_one_runs_q11(
+    world: World, migrated: MigratedDatabase
+) -> None:
+    await world.database.close()
+    world.database = migrated.database("scheduler", 24)
+    await world.database.open()
+    node = await world.add_node(cpu=640_000, memory=640_000)
+    await world.change_node(node.node_id, devices=(make_device(memory_mib=11_264),))
+    share = await world.add_virtual_pool()
+    wanted = DeviceRequest(milli=500, memory_mib=6144)
+    leaders = [world.leader(batch_tasks=7) for _ in range(2)]
+    await asyncio.gather(*(world.submit(share, devices=wanted) for _ in range(50)))
+    for _ in range(3):
+        for leader in leaders:  # only one of them holds the lease
+            await leader.step()
+    assert await world.value("SELECT count(*) FROM allocation WHERE state <> 'released'") == 1
+    assert await world.value("SELECT count(*) FROM task WHERE state = 'pending'") == 49
+    await world.assert_counters_are_true()
+
+
+async def test_use_when_a_thousand_jobs_come_and_go_while_quota_is_loaded_anew_then_is_what_lives_q14(
+    world: World, migrated: MigratedDatabase
+) -> None:
+    await world.database.close()
+    world.database = migrated.database("scheduler", 16)
+    await world.database.open()
+    await world.add_node(devices=8, cpu=64_000, memory=64_000)
+    share = await world.add_virtual_pool()
+    leader, over, drifts = world.leader(), asyncio.Event(), 0
+
+    async def restart_quota() -> None:
+        """What a restart of quota makes us do at worst: its views are emptied and loaded again."""
+        while not over.is_set():
+            async with world.database.begin(SYSTEM) as unit:
+                await quota._clear(unit)
+                await quota._load_virtual_pools(unit, [share.model_dump(mode="json")])
+            await asyncio.sleep(0.05)
+
+    async def lead() -> None:
+        while not over.is_set():
+            await leader.step()
+            await asyncio.sleep(0.01)
+
+    async def come_and_go() -> None:
+        nonlocal drifts
+        caller = member(share.tenant_id)
+        for _ in range(10):
+            specs = tuple(make_spec(share.virtual_pool_id, cpu=10, memory=8, devices=ONE_DEVICE) for _ in range(100))
+            async with world.database.begin(TenantScope(share.tenant_id)) as unit:
+                made = await submit_jobs(unit, caller, JobBatch(jobs=specs))
+            await asyncio.sleep(0.02)
+            for start in range(0, 100, 10):
+                await asyncio.gather(*(world.cancel(share, job.job_id) for job in made.jobs[start : start + 10]))
+            async with world.database.begin(SYSTEM) as unit:
+                drifts += await recount(unit)
+        over.set()
+
+    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
+        for actor in (restart_quota(), lead(), come_and_go()):
+            group.create_task(actor)
+    assert drifts == 0
+    assert await world.value("SELECT count(*) FROM job WHERE state = 'cancelled'") == 1000
+    live = await world.value("SELECT count(*) FROM allocation WHERE state <> 'released'")
+    used = await world.value("SELECT used FROM usage WHERE resource = 'device'")
+    assert used == live * 1000 == 0
+    await world.assert_counters_are_true()
+
+
+async def test_job_when_its_pool_is_full_then_it_waits_with_a_reason_and_is_not_tried_again_and_again_s8(
+    world: World,
+) -> None:
+    for _ in range(2):
+        await world.add_node(devices=1)
+    share = await world.add_virtual_pool()
+    await world.submit(share, count=2, devices=ONE_DEVICE)
+    leader = world.leader()
+    await leader.step()
+    waiting = await world.submit(share, devices=ONE_DEVICE)
+    await leader.step()
+    events = await world.value("SELECT count(*) FROM outbox")
+    written = await world.value("SELECT as_of FROM verdict")
+    for _ in range(20):
+        leader._is_dirty = True  # as if something had changed each time
+        assert not await leader.step()
+    assert await world.value("SELECT attempt FROM task WHERE job_id = $1", waiting.job_id) == 1
+    assert await world.value("SELECT dominant FROM verdict") == "not_enough_devices"
+    assert await world.value("SELECT count(*) FROM outbox") == events
+    assert await world.value("SELECT as_of FROM verdict") == written
+    assert await world.value("SELECT count(*) FROM change") == 0
