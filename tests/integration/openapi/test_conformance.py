@@ -104,6 +104,7 @@ async def test_operation_when_asked_in_every_way_then_it_answers_as_described(
     if data.draw(st.booleans(), label="of acme") and case.path_parameters:
         case.path_parameters = {name: world.ids.get(name, value) for name, value in case.path_parameters.items()}
     answer = await send(world, case)
+    assert answer.status_code < 500, answer.text
     case.operation = operation.described
     is_stream = answer.headers.get("content-type", "").startswith("text/event-stream")
     case.validate_response(answer, checks=CHECKS_OF_STREAMS if is_stream else CHECKS)
