@@ -37,7 +37,13 @@ class ServiceClient:
         await self._client.aclose()
 
     async def request(
-        self, method: str, path: str, *, params: Mapping[str, str | int] | None = None, json: object = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        json: object = None,
+        headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
         """The answer, whatever its status below 500.
 
@@ -48,9 +54,9 @@ class ServiceClient:
         if unit_of_work_open():
             raise UnitOfWorkOpen(f"{method} {path} on {self.name}: no network call inside a transaction")
         request_id = current_request_id()
-        headers = {"X-Request-Id": request_id} if request_id else {}
+        sent = {"X-Request-Id": request_id, **(headers or {})} if request_id else dict(headers or {})
         try:
-            response = await self._client.request(method, path, params=dict(params or {}), json=json, headers=headers)
+            response = await self._client.request(method, path, params=dict(params or {}), json=json, headers=sent)
         except httpx.HTTPError as error:
             raise ServiceAway(f"{self.name} does not answer: {type(error).__name__}") from error
         if response.status_code >= 500:

@@ -9,6 +9,7 @@ from millpond_kernel.auth import OperatorCaller
 from millpond_kernel.generation import IfMatch
 from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
+from millpond_registry.routes.access import NodeKeeper
 from millpond_registry.store import join_tokens as rows_of_tokens
 from millpond_registry.usecases import join_tokens as usecases
 
@@ -16,9 +17,7 @@ router = APIRouter(prefix="/v1/join-tokens", tags=["join tokens"])
 
 
 @router.post("", status_code=201, response_model=JoinTokenView)
-async def create_join_token(
-    request: Request, spec: JoinTokenSpec, caller: OperatorCaller, key: IdempotencyKey
-) -> Response:
+async def create_join_token(request: Request, spec: JoinTokenSpec, caller: NodeKeeper, key: IdempotencyKey) -> Response:
     """Creates a join token; its text is shown in this answer only."""
     return await run_idempotent(
         request,

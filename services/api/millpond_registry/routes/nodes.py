@@ -21,6 +21,7 @@ from millpond_kernel.filters import LabelQuery, NameQuery, Spanning
 from millpond_kernel.generation import IfMatch, etag
 from millpond_kernel.pagination import Paging, make_page
 from millpond_registry.domain.nodes import node_view
+from millpond_registry.routes.access import NodeKeeper
 from millpond_registry.store import heartbeats
 from millpond_registry.store import nodes as rows_of_nodes
 from millpond_registry.store.devices import devices_of_nodes
@@ -94,9 +95,9 @@ async def cordon_node(
 
 @router.post("/{node_id}/uncordon")
 async def uncordon_node(
-    request: Request, response: Response, node_id: NodeId, body: CordonRequest, caller: OperatorCaller
+    request: Request, response: Response, node_id: NodeId, body: CordonRequest, caller: NodeKeeper
 ) -> NodeView:
-    """Takes the operator's reasons back (cordon and drain); those of others stay."""
+    """Takes the caller's reasons back: an operator's cordon and drain, a service's scale-in; those of others stay."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         view = await usecases.uncordon_node(unit, caller, node_id, body)
     return _tagged(response, view)
@@ -104,9 +105,12 @@ async def uncordon_node(
 
 @router.post("/{node_id}/drain", status_code=202)
 async def drain_node(
-    request: Request, response: Response, node_id: NodeId, body: DrainRequest, caller: OperatorCaller
+    request: Request, response: Response, node_id: NodeId, body: DrainRequest, caller: NodeKeeper
 ) -> NodeView:
-    """Empties the node; at the deadline what is left is stopped. `drain.emptied_at` tells the end."""
+    """Empties the node; at the deadline what is left is stopped. `drain.emptied_at` tells the end.
+
+    The reason is `drain`, of a service `scale_in`.
+    """
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         view = await usecases.drain_node(unit, caller, node_id, body)
     return _tagged(response, view)
@@ -133,7 +137,7 @@ async def change_node(
 
 
 @router.delete("/{node_id}", status_code=204)
-async def remove_node(request: Request, node_id: NodeId, caller: OperatorCaller, match: IfMatch) -> None:
+async def remove_node(request: Request, node_id: NodeId, caller: NodeKeeper, match: IfMatch) -> None:
     """Removes a node that holds nothing."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         await usecases.remove_node(unit, caller, node_id, match)

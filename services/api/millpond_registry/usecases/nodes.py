@@ -13,6 +13,7 @@ from millpond_contracts.bodies.nodes import (
     NodeState,
     NodeView,
 )
+from millpond_contracts.bodies.tenants import Role
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.registry import (
     NodeCordoned,
@@ -123,23 +124,31 @@ async def cordon_node(unit: UnitOfWork, caller: Principal, node_id: NodeId, requ
 
 
 async def uncordon_node(unit: UnitOfWork, caller: Principal, node_id: NodeId, request: CordonRequest) -> NodeView:
-    """The node without the operator's reasons, a drain that the operator asked for included; those of others stay."""
+    """The node without the caller's own reasons, a drain that the caller asked for included; those of others stay."""
     node = await lock_existing_node(unit, node_id)
     check_generation(request.generation, node.generation)
-    opened = remove_cordon(remove_cordon(node, CordonReason.OPERATOR), CordonReason.DRAIN)
+    own = (CordonReason.SCALE_IN,) if caller.role is Role.SERVICE else (CordonReason.OPERATOR, CordonReason.DRAIN)
+    opened = node
+    for reason in own:
+        opened = remove_cordon(opened, reason)
     return await _save_if_changed(unit, caller, node, opened, "node.uncordon")
 
 
 async def drain_node(unit: UnitOfWork, caller: Principal, node_id: NodeId, request: DrainRequest) -> NodeView:
-    """The node asked to become empty; the scheduler answers when nothing is left."""
+    """The node asked to become empty, for its operator or for scale-in; the scheduler answers when nothing is left.
+
+    An operator takes over a drain for scale-in: what the operator wants does not end when the load rises.
+    """
     node = await lock_existing_node(unit, node_id)
     check_generation(request.generation, node.generation)
-    if node.drain is not None and node.drain.reason is not CordonReason.DRAIN:
+    reason = CordonReason.SCALE_IN if caller.role is Role.SERVICE else CordonReason.DRAIN
+    may_follow = {reason} if caller.role is Role.SERVICE else {reason, CordonReason.SCALE_IN}
+    if node.drain is not None and node.drain.reason not in may_follow:
         raise ProblemError(
             ErrorCode.NODE_STATE, f"Node {node.name} is being emptied for {node.drain.reason}; let that end first."
         )
     now = await read_clock(unit)
-    draining = request_drain(node, CordonReason.DRAIN, request.deadline_seconds, now)
+    draining = request_drain(node, reason, request.deadline_seconds, now)
     view = await save_node(unit, node, draining, NodeDrainRequested)
     audit(unit, caller, "node.drain", str(node_id), after=view.drain)
     return view
