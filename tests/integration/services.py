@@ -19,7 +19,7 @@ from millpond_quota.bootstrap import bootstrap, make_key
 from tests.integration.databases import MigratedDatabase
 
 # In the order of starting: the others ask quota while they start, and in one process nobody answers before it did.
-ALL = ("quota", "registry", "scheduler", "billing")
+ALL = ("quota", "registry", "scheduler", "billing", "autoscaler")
 
 
 def existing(services: Sequence[str] = ALL) -> list[str]:

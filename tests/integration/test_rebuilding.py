@@ -15,7 +15,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-SERVICES = ("quota", "registry", "scheduler", "billing")
+SERVICES = ("quota", "registry", "scheduler", "billing", "autoscaler")
 # An alert is quota's own row, opened by an event of the scheduler: there is no view to load.
 WITHOUT_VIEW = {("quota", "alerts")}
 TRIES = 3
@@ -36,7 +36,7 @@ async def furnish(services: Services) -> None:
     tenant = (await operator("POST", "/v1/tenants", {"name": "acme"}, expect=201)).json()["tenant_id"]
     await operator("POST", "/v1/projects", {"name": "vision", "tenant_id": tenant}, expect=201)
     flavor = "nvidia-a100-sxm4-80gb"
-    limits = {"cpu": {"guaranteed": 1000}, "memory": {"guaranteed": 1024}, "devices": {flavor: {"borrow": 1000}}}
+    limits = {"cpu": {"guaranteed": 1000}, "memory": {"guaranteed": 1024}, "devices": {flavor: {"borrow": 2000}}}
     share = {"name": "share", "tenant_id": tenant, "pool_id": pool, "limits": limits}
     await eventually(lambda: made(operator, "/v1/virtual-pools", share))
     found = (await operator("GET", "/v1/virtual-pools", expect=200)).json()["items"][0]["virtual_pool_id"]
@@ -44,11 +44,23 @@ async def furnish(services: Services) -> None:
     await operator("POST", "/v1/reservations", {"virtual_pool_id": found, **reservation}, expect=201)
     key = {"name": "k", "role": "member", "tenant_id": tenant}
     member = services.as_key((await operator("POST", "/v1/api-keys", key, expect=201)).json()["secret"])
-    group = {"resources": {"cpu_milli": 500, "memory_mib": 256}, "run": {"command": ["true"]}}
+    resources: dict[str, Any] = {"cpu_milli": 500, "memory_mib": 256}
+    group = {"resources": resources, "run": {"command": ["true"]}}
     # A node is schedulable while its agent asks for work.
     await agent.send("POST", "/v1/work/poll", poll, expect=200)
     await eventually(lambda: made(member, "/v1/jobs", {"name": "j", "virtual_pool": found, "groups": [group]}))
     await eventually(lambda: is_held(operator, pool))
+    # More devices than the node has: this one waits for capacity.
+    wide = {**group, "resources": {**resources, "devices": [{"count": 2}]}}
+    await eventually(lambda: made(member, "/v1/jobs", {"name": "w", "virtual_pool": found, "groups": [wide]}))
+    await eventually(lambda: waits(services))
+
+
+async def waits(services: Services) -> bool:
+    """Whether the scheduler has told of work that waits for capacity."""
+    service = services.as_key(services.settings["quota"].service_key.get_secret_value())
+    items = (await service("GET", "/internal/v1/snapshot/scheduler/demand", expect=200)).json()["items"]
+    return any(item["shapes"] for item in items)
 
 
 async def made(caller: Caller, path: str, body: dict[str, Any]) -> bool:

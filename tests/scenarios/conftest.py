@@ -29,6 +29,10 @@ async def services(
             verdict_seconds=0.1,
             node_token_seconds=3600,
             capacity_interval_seconds=0.2,
+            simulated_folder=folder / "orders",
+            decide_seconds=0.5,
+            signals_seconds=0.5,
+            stock_out_seconds=600.0,
         ) as running:
             yield running
     finally:

@@ -6,7 +6,7 @@ from typing import Any
 
 import asyncpg
 
-SCHEMAS = ("registry", "quota", "scheduler", "billing")
+SCHEMAS = ("registry", "quota", "scheduler", "billing", "autoscaler")
 
 
 async def find_backlog(connection: asyncpg.Connection) -> list[str]:

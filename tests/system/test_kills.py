@@ -20,7 +20,7 @@ from tests.system.stack import Stack
 # A stack's start and stop count as well; a machine that does other things takes thrice as long.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
-SERVICES = ("registry", "quota", "scheduler", "billing")
+SERVICES = ("registry", "quota", "scheduler", "billing", "autoscaler")
 PROCESSES = (*(f"{kind}-{name}" for kind in ("http", "worker") for name in SERVICES), "celery", "gateway", "agent")
 ENGINES = ("postgres", "valkey")
 SEED = int(os.environ.get("MILLPOND_TEST_SEED", "20261129"))

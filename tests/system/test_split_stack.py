@@ -21,6 +21,7 @@ ROUTES = {
     "quota": "/v1/tenants",
     "scheduler": "/v1/usage",
     "billing": "/v1/price-books",
+    "autoscaler": "/v1/scaling-policies",
 }
 PROCESSES = [f"{kind}-{service}" for service in ROUTES for kind in ("http", "worker")] + ["celery", "gateway"]
 

@@ -22,7 +22,7 @@ from tests.integration.databases import create, with_database
 
 pytestmark = pytest.mark.system
 
-SERVICES = ("registry", "quota", "scheduler", "billing")
+SERVICES = ("registry", "quota", "scheduler", "billing", "autoscaler")
 REPLICAS = 8
 
 

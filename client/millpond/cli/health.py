@@ -19,6 +19,7 @@ _DOES = {
     "quota": "what a tenant may hold",
     "scheduler": "where it runs, and why",
     "billing": "what it cost",
+    "autoscaler": "how much there should be",
 }
 _REMEDIES = {
     "database": "look at PostgreSQL; nothing is lost, and the service goes on by itself once it answers",

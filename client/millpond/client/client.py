@@ -21,6 +21,7 @@ from millpond.client.pools import Pools
 from millpond.client.projects import Projects
 from millpond.client.reservations import Reservations
 from millpond.client.retries import RetryPolicy
+from millpond.client.scaling import NodeOrders, ScalingDecisions, ScalingPolicies, Signals
 from millpond.client.sending import Sender
 from millpond.client.tenants import Tenants
 from millpond.client.virtual_pools import VirtualPools
@@ -100,6 +101,10 @@ class Client:
         self.exports = Exports(sender)
         self.reconciliations = Reconciliations(sender)
         self.reports = Reports(sender)
+        self.scaling_policies = ScalingPolicies(sender)
+        self.scaling_decisions = ScalingDecisions(sender)
+        self.node_orders = NodeOrders(sender)
+        self.signals = Signals(sender)
         self.events = Events(sender)
         self.audit = Audit(sender)
         self.health = Health(sender)

@@ -1,7 +1,8 @@
 """Which processes make a Millpond stack, in what environment, and what needs what.
 
-Compact: one HTTP process for all services, one worker process for registry, quota and billing, the scheduler's
-worker, Celery, the agent. Split: every service's HTTP and worker process on its own behind a gateway, as in containers.
+Compact: one HTTP process for all services, one worker process for registry, quota, billing and autoscaler, the
+scheduler's worker, Celery, the agent. Split: every service's HTTP and worker process on its own behind a gateway, as in
+containers.
 """
 
 import os
@@ -43,7 +44,7 @@ PRELOADED = (
     *(f"millpond_{service}.{part}" for service in SERVICES for part in ("app", "worker")),
 )
 # Workers that share one process in a compact stack; the scheduler's stands alone, since it plans.
-_SHARED_WORKERS = ("registry", "quota", "billing")
+_SHARED_WORKERS = ("registry", "quota", "billing", "autoscaler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class Assembly:
             "MILLPOND_REDIS_URL": self.redis_url,
             "MILLPOND_SCHEDULER_LOG_FOLDER": str(self.paths.work / "task-logs"),
             "MILLPOND_BILLING_EXPORT_FOLDER": str(self.paths.work / "exports"),
+            "MILLPOND_AUTOSCALER_SIMULATED_FOLDER": str(self.paths.fleet / "orders"),
         }
         environment |= {
             f"MILLPOND_{name.upper()}_URL": f"http://{LOOPBACK}:{port}" for name, port in self.internal_ports.items()

@@ -49,7 +49,7 @@ def load_keys(paths: StackPaths, user: SystemUser | None) -> StackKeys:
     """
     file = paths.secrets / "stack.json"
     if file.exists():
-        return StackKeys(**json.loads(file.read_text(encoding="utf-8")))
+        return _completed(StackKeys(**json.loads(file.read_text(encoding="utf-8"))), file, user)
     keys = StackKeys(
         operator_key=make_api_key(),
         service_keys={service: make_api_key() for service in SERVICES},
@@ -57,6 +57,16 @@ def load_keys(paths: StackPaths, user: SystemUser | None) -> StackKeys:
     )
     write_private_file(operator_key_file(paths), keys.operator_key + "\n", None)
     write_private_file(file, json.dumps(asdict(keys)), user)
+    return keys
+
+
+def _completed(keys: StackKeys, file: Path, user: SystemUser | None) -> StackKeys:
+    """The keys with those of services that came after the stack was made; they are made and kept now."""
+    missing = [service for service in SERVICES if service not in keys.service_keys]
+    if missing:
+        keys.service_keys.update({service: make_api_key() for service in missing})
+        keys.passwords.update({service: secrets.token_hex(24) for service in missing})
+        write_private_file(file, json.dumps(asdict(keys)), user)
     return keys
 
 

@@ -85,6 +85,15 @@ class ErrorCode(StrEnum):
     VIRTUAL_POOL_UNKNOWN = "scheduler.virtual_pool.unknown", 404, "No such virtual pool"
     LOG_OFFSET_GAP = "scheduler.log.offset_gap", 409, "The log chunk does not continue the log"
 
+    # autoscaler
+    SCALING_POLICY_NOT_FOUND = "autoscaler.scaling_policy.not_found", 404, "No such scaling policy"
+    SCALING_POLICY_INVALID = "autoscaler.scaling_policy.invalid", 422, "The scaling policy contradicts itself"
+    SCALING_POLICY_EXISTS = "autoscaler.scaling_policy.exists", 409, "The pool has a policy for this flavor"
+    SCALING_POLICY_IN_USE = "autoscaler.scaling_policy.in_use", 409, "The policy still has nodes"
+    SCALING_POOL_UNKNOWN = "autoscaler.pool.unknown", 404, "No such pool"
+    SCALING_DECISION_NOT_FOUND = "autoscaler.scaling_decision.not_found", 404, "No such scaling decision"
+    NODE_ORDER_NOT_FOUND = "autoscaler.node_order.not_found", 404, "No such node order"
+
     # billing
     PRICE_BOOK_NOT_FOUND = "billing.price_book.not_found", 404, "No such price book"
     PRICE_IN_THE_PAST = "billing.price.in_the_past", 422, "A price cannot become valid in the past"

@@ -188,6 +188,21 @@ class ExportId(TypedId):
     prefix = "exp"
 
 
+class ScalingPolicyId(TypedId):
+    __slots__ = ()
+    prefix = "scale"
+
+
+class ScalingDecisionId(TypedId):
+    __slots__ = ()
+    prefix = "decision"
+
+
+class NodeOrderId(TypedId):
+    __slots__ = ()
+    prefix = "norder"
+
+
 class AlertId(TypedId):
     __slots__ = ()
     prefix = "alert"

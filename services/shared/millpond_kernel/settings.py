@@ -45,6 +45,11 @@ class ServiceSettings(BaseSettings):
     billing_url: str = Field(
         "http://127.0.0.1:7070", validation_alias=shared("billing_url"), description="where services reach billing"
     )
+    autoscaler_url: str = Field(
+        "http://127.0.0.1:7070",
+        validation_alias=shared("autoscaler_url"),
+        description="where services reach autoscaler",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", validation_alias=shared("log_level"))
     log_format: Literal["json", "console"] = Field("json", validation_alias=shared("log_format"))
     database_pool_size: int = Field(

@@ -240,7 +240,7 @@ async def test_health_when_workers_run_then_every_service_is_well(served: Served
     def well(service: str) -> bool:
         return served.client.health.get(service).status == "ok"
 
-    for service in ("registry", "quota", "scheduler", "billing"):
+    for service in ("registry", "quota", "scheduler", "billing", "autoscaler"):
 
         async def is_well(service: str = service) -> bool:
             return await served.call(lambda: well(service))

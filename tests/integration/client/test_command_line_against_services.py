@@ -76,7 +76,7 @@ async def test_operator_when_asking_about_everything_then_every_command_answers(
 async def test_status_when_all_services_run_then_all_are_well(served: Served) -> None:
     async def well() -> bool:
         code, said = await served.try_to_run("status", "-o", "id")
-        return (code, said.split()[1::2]) == (0, ["ok"] * 4)
+        return (code, said.split()[1::2]) == (0, ["ok"] * 5)
 
     assert await eventually(well)
 

@@ -49,6 +49,7 @@ def bodies(world: World) -> dict[str, dict[str, Any]]:
         | _bodies_of_registry(world)
         | _bodies_of_agents(world)
         | _bodies_of_scheduler_and_billing(world)
+        | _bodies_of_autoscaler(world)
     )
 
 
@@ -185,4 +186,50 @@ def _bodies_of_scheduler_and_billing(world: World) -> dict[str, dict[str, Any]]:
             "note": "text",
         },
         "POST /v1/exports": {"tenant_id": ids.get("tenant_id"), "format": "csv"},
+    }
+
+
+def policy_of(world: World, flavor: str = "nvidia-h100-sxm5-80gb") -> dict[str, Any]:
+    """A scaling policy that does nothing by itself."""
+    return {
+        "name": f"grows-{flavor}",
+        "pool_id": world.ids.get("pool_id"),
+        "flavor": flavor,
+        "enabled": False,
+        "template": {
+            "provider": "simulated",
+            "model": "H100 SXM5 80GB",
+            "vendor": "nvidia",
+            "devices": 8,
+            "cpu_milli": 8000,
+            "memory_mib": 65_536,
+            "arch": "x86_64",
+            "region": "north",
+            "zone": "north-a",
+            "labels": {"a": "b"},
+            "simulated": {"boot_seconds": 1.5, "fail_orders": [3], "stock_nodes": 4},
+        },
+        "rules": {
+            "min_nodes": 0,
+            "max_nodes": 4,
+            "unit_nodes": 1,
+            "max_step_nodes": 2,
+            "emergency_ratio": 0.8,
+            "planned_ratio": 0.65,
+            "scale_in_ratio": 0.45,
+            "hysteresis_ratio": 0.05,
+            "cool_down_seconds": 60,
+            "safety_window_seconds": 60,
+            "min_node_life_seconds": 60,
+            "registration_seconds": 60,
+            "drain_seconds": 60,
+            "drain_busy_nodes": True,
+        },
+    }
+
+
+def _bodies_of_autoscaler(world: World) -> dict[str, dict[str, Any]]:
+    return {
+        "POST /v1/scaling-policies": policy_of(world),
+        "PUT /v1/scaling-policies/{scaling_policy_id}": policy_of(world, FLAVOR),
     }

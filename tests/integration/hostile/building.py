@@ -9,7 +9,7 @@ import asyncpg
 from millpond_contracts.bodies.tenants import Role
 from tests.factories.registry import Agent, gpu, inventory
 from tests.integration.databases import MigratedDatabase
-from tests.integration.hostile.bodies import bodies, job_of
+from tests.integration.hostile.bodies import bodies, job_of, policy_of
 from tests.integration.hostile.world import FLAVOR, NAME_CANARY, World, differences
 from tests.integration.services import Caller, Services
 from tests.waiting import eventually
@@ -25,6 +25,7 @@ async def build_world(services: Services, migrated: MigratedDatabase, owner: asy
     await _make_tenant(world, operator, "acme", world.ids, world.keys)
     await _make_tenant(world, operator, "other", world.other_ids, world.others)
     await _make_prices(world, operator)
+    await _make_policy(world, operator)
     await _run_job(world)
     await _spoil_credentials(world, operator)
     exported = (await services.as_key(world.keys[Role.TENANT_ADMIN])("POST", "/v1/exports", {}, expect=202)).json()
@@ -85,6 +86,18 @@ async def _make_prices(world: World, operator: Caller) -> None:
         return answer.json() if answer.status_code == 201 else None
 
     world.ids["price_version_id"] = (await eventually(published))["price_version_id"]
+
+
+async def _make_policy(world: World, operator: Caller) -> None:
+    """A scaling policy; the autoscaler must have heard of the pool. Nothing was decided or ordered."""
+
+    async def made() -> Any:
+        answer = await operator("POST", "/v1/scaling-policies", policy_of(world, FLAVOR))
+        return answer.json() if answer.status_code == 201 else None
+
+    world.ids["scaling_policy_id"] = (await eventually(made))["scaling_policy_id"]
+    world.ids["scaling_decision_id"] = "decision_01m8mrpz00000000000000000z"
+    world.ids["node_order_id"] = "norder_01m8mrpz00000000000000000z"
 
 
 async def _run_job(world: World) -> None:

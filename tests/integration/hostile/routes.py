@@ -12,11 +12,13 @@ READER = MEMBER | {Role.VIEWER}
 CATALOGUE = READER | {Role.SERVICE}
 NODE = frozenset({Role.NODE})
 SERVICE = frozenset({Role.SERVICE})
+# Operators, and the autoscaler for nodes that it ordered.
+KEEPER = OPERATOR | SERVICE
 EVERYBODY = frozenset(Role)
 # Routes that take no credentials in a header: they carry their own proof in the body, or tell nothing.
 OPEN: frozenset[Role] = frozenset()
 
-PUBLISHERS = ("quota", "registry", "scheduler", "billing")
+PUBLISHERS = ("quota", "registry", "scheduler", "billing", "autoscaler")
 
 PUBLIC: dict[str, frozenset[Role]] = {
     "GET /v1/tenants": READER,
@@ -56,16 +58,16 @@ PUBLIC: dict[str, frozenset[Role]] = {
     "GET /v1/devices": OPERATOR,
     "DELETE /v1/devices/{device_id}": OPERATOR,
     "GET /v1/join-tokens": OPERATOR,
-    "POST /v1/join-tokens": OPERATOR,
+    "POST /v1/join-tokens": KEEPER,
     "DELETE /v1/join-tokens/{join_token_id}": OPERATOR,
     "GET /v1/nodes": OPERATOR,
     "GET /v1/nodes/{node_id}": OPERATOR,
-    "DELETE /v1/nodes/{node_id}": OPERATOR,
+    "DELETE /v1/nodes/{node_id}": KEEPER,
     "GET /v1/nodes/{node_id}/inventory": OPERATOR,
     "GET /v1/nodes/{node_id}/conditions": OPERATOR,
     "POST /v1/nodes/{node_id}/cordon": OPERATOR,
-    "POST /v1/nodes/{node_id}/uncordon": OPERATOR,
-    "POST /v1/nodes/{node_id}/drain": OPERATOR,
+    "POST /v1/nodes/{node_id}/uncordon": KEEPER,
+    "POST /v1/nodes/{node_id}/drain": KEEPER,
     "POST /v1/nodes/{node_id}/move": OPERATOR,
     "POST /v1/nodes/join": OPEN,
     "POST /v1/agent/challenges": OPEN,
@@ -102,6 +104,16 @@ PUBLIC: dict[str, frozenset[Role]] = {
     "GET /v1/exports/{export_id}": READER,
     "GET /v1/exports/{export_id}/content": READER,
     "GET /v1/reconciliations": OPERATOR,
+    "GET /v1/scaling-policies": OPERATOR,
+    "POST /v1/scaling-policies": OPERATOR,
+    "GET /v1/scaling-policies/{scaling_policy_id}": OPERATOR,
+    "PUT /v1/scaling-policies/{scaling_policy_id}": OPERATOR,
+    "DELETE /v1/scaling-policies/{scaling_policy_id}": OPERATOR,
+    "GET /v1/scaling-decisions": OPERATOR,
+    "GET /v1/scaling-decisions/{scaling_decision_id}": OPERATOR,
+    "GET /v1/node-orders": OPERATOR,
+    "GET /v1/node-orders/{node_order_id}": OPERATOR,
+    "GET /v1/signals": OPERATOR,
     **{f"GET /v1/events/{service}": READER for service in PUBLISHERS},
     **{f"GET /v1/audit/{service}": ADMIN for service in PUBLISHERS},
 }
@@ -169,6 +181,10 @@ LISTS: dict[str, str] = {
     "/v1/statements/{statement_id}/lines": "text",
     "/v1/charges": "text",
     "/v1/exports": "uuid",
+    "/v1/scaling-policies": "uuid",
+    "/v1/scaling-decisions": "uuid",
+    "/v1/node-orders": "uuid",
+    "/v1/signals": "text",
     **{f"/v1/audit/{service}": "int" for service in PUBLISHERS},
 }
 _CREATING = frozenset(
@@ -184,6 +200,7 @@ _CREATING = frozenset(
         "jobs",
         "price-books",
         "exports",
+        "scaling-policies",
     )
 )
 _WITHOUT_IF_MATCH = frozenset({"/v1/agent/inventory", "/v1/devices/{device_id}"})

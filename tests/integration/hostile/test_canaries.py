@@ -17,7 +17,7 @@ CANARIES = (COMMAND_CANARY, ENVIRONMENT_CANARY)
 DETAIL = "/v1/jobs/{job_id}"
 SEARCH = """
 SELECT format('%I.%I', n.nspname, c.relname) AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND n.nspname IN ('quota', 'registry', 'scheduler', 'billing')
+WHERE c.relkind IN ('r', 'p') AND n.nspname IN ('quota', 'registry', 'scheduler', 'billing', 'autoscaler')
 """
 
 

@@ -266,7 +266,7 @@ async def test_methods_when_a_path_does_not_take_them_then_405(world: World) -> 
 
 async def test_queries_when_their_values_are_bad_then_refused(world: World) -> None:
     wrong = {}
-    for service in ("quota", "registry", "scheduler", "billing"):
+    for service in ("quota", "registry", "scheduler", "billing", "autoscaler"):
         document = (await world.services.http.get(f"/openapi/{service}.json")).json()
         for template, operations in document["paths"].items():
             for parameter in operations.get("get", {}).get("parameters", ()):

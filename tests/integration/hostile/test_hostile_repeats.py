@@ -18,7 +18,7 @@ CREATING = [route for route in ROUTES if route.needs_idempotency_key]
 SNAPSHOTS = {
     "quota": ("virtual-pools", "tenants"),
     "registry": ("nodes", "pools", "flavors", "capacity"),
-    "scheduler": ("allocations",),
+    "scheduler": ("allocations", "demand"),
     "billing": ("prices",),
 }
 

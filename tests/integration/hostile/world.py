@@ -28,7 +28,7 @@ _UNWATCHED_TABLES = frozenset({"signing_key"})
 _POINTER = re.compile(r"(/([^/~\[\]]|~[01])*)*")
 _TABLES = """
 SELECT n.nspname AS schema, c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND n.nspname IN ('quota', 'registry', 'scheduler', 'billing') ORDER BY 1, 2
+WHERE c.relkind IN ('r', 'p') AND n.nspname IN ('quota', 'registry', 'scheduler', 'billing', 'autoscaler') ORDER BY 1, 2
 """
 
 

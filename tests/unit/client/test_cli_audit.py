@@ -48,7 +48,7 @@ def api() -> FakeApi:
         generation=1,
     )
     api = FakeApi().on("GET", "/v1/api-keys", page([key]))
-    for service in ("registry", "quota", "scheduler", "billing"):
+    for service in ("registry", "quota", "scheduler", "billing", "autoscaler"):
         api.on("GET", f"/v1/audit/{service}", page([]))
     return api
 

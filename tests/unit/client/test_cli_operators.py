@@ -183,7 +183,7 @@ def test_price_set_when_it_is_none_then_usage(text: str) -> None:
 def test_status_when_a_worker_is_away_then_degraded_and_what_to_do() -> None:
     well = {"status": "ok", "ready": True, "parts": {"database": {"ok": True}}}
     api = FakeApi()
-    for name in ("registry", "quota", "billing"):
+    for name in ("registry", "quota", "billing", "autoscaler"):
         api.on("GET", f"/healthz/{name}", httpx.Response(200, json={"service": name, **well}))
     since = (datetime.now(UTC) - timedelta(minutes=3, seconds=5)).isoformat()
     away = {"ok": False, "reason": "no worker of this service has told its state for 15 s", "since": since}
@@ -199,7 +199,7 @@ def test_status_when_a_worker_is_away_then_degraded_and_what_to_do() -> None:
 def test_status_when_one_service_is_silent_then_down_and_when_all_are_then_unreachable() -> None:
     well = {"service": "quota", "status": "ok", "ready": True, "parts": {}}
     api = FakeApi().on("GET", "/healthz/quota", httpx.Response(200, json=well))
-    for name in ("registry", "scheduler", "billing"):
+    for name in ("registry", "scheduler", "billing", "autoscaler"):
         api.on("GET", f"/healthz/{name}", httpx.ConnectError("refused"))
     ran = run(api, "status", "-o", "id")
     assert (ran.code, "quota ok" in ran.out, "billing down" in ran.out) == (1, True, True)

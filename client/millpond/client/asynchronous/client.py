@@ -19,6 +19,7 @@ from millpond.client.asynchronous.nodes import Devices, JoinTokens, Nodes
 from millpond.client.asynchronous.pools import Pools
 from millpond.client.asynchronous.projects import Projects
 from millpond.client.asynchronous.reservations import Reservations
+from millpond.client.asynchronous.scaling import NodeOrders, ScalingDecisions, ScalingPolicies, Signals
 from millpond.client.asynchronous.sending import Sender
 from millpond.client.asynchronous.tenants import Tenants
 from millpond.client.asynchronous.virtual_pools import VirtualPools
@@ -101,6 +102,10 @@ class AsyncClient:
         self.exports = Exports(sender)
         self.reconciliations = Reconciliations(sender)
         self.reports = Reports(sender)
+        self.scaling_policies = ScalingPolicies(sender)
+        self.scaling_decisions = ScalingDecisions(sender)
+        self.node_orders = NodeOrders(sender)
+        self.signals = Signals(sender)
         self.events = Events(sender)
         self.audit = Audit(sender)
         self.health = Health(sender)

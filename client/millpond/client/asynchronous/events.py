@@ -34,7 +34,7 @@ class Events(Noun):
         """Events of a service.
 
         Args:
-            service: `registry`, `quota`, `scheduler` or `billing`.
+            service: `registry`, `quota`, `scheduler`, `billing` or `autoscaler`.
             after: Begin after this sequence; None = with what happens from now on.
             follow: Without it, the iterator ends with the newest event there is.
             subject: Only events of this object, by its id; then None = begin with the oldest one that is kept.

@@ -26,6 +26,7 @@ from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.cycle import commit_placements
+from millpond_scheduler.usecases.demand import DemandMemory, tell_demand
 from millpond_scheduler.usecases.reclaiming import commit_reclaims, note_reclaims
 from millpond_scheduler.usecases.records import microseconds_of
 from millpond_scheduler.usecases.recount import recount
@@ -75,6 +76,7 @@ class Leader:
         self._is_dirty = True
         self._rejections: Mapping[TaskId, Rejection] = {}
         self._memory = VerdictMemory()
+        self._demand = DemandMemory()
 
     async def run(self, stop: Stop) -> None:
         """Works until `stop` is set; an absent database or a lost lease makes it wait and load everything anew."""
@@ -119,6 +121,7 @@ class Leader:
         self.shard, self.lease, self._renew_at = None, None, 0.0
         self._rejections, self._is_dirty = {}, True
         self._memory = VerdictMemory()
+        self._demand = DemandMemory()
 
     async def _give_up_lease(self) -> None:
         if self.lease is not None:
@@ -141,6 +144,8 @@ class Leader:
             await self._reclaim(shard, plan)
         if not placed:
             await self._tell(shard)
+        # What the committed placements left: a task that was placed waits no longer.
+        await tell_demand(self._database, self._lease(), shard, self._rejections, self._demand)
         return placed
 
     async def _hold_lease(self) -> bool:

@@ -187,6 +187,16 @@ shard_state = Table(
     Column("decided_at", INSTANT, nullable=False),
 )
 
+# What waits in each pool and only capacity holds back, as it was told last.
+demand = Table(
+    "demand",
+    metadata,
+    Column("pool_id", Uuid, primary_key=True),
+    Column("shapes", JSONB, nullable=False),
+    Column("as_of", INSTANT, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+)
+
 node_guard = Table(
     "node_guard",
     metadata,

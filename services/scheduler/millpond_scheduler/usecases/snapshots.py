@@ -10,6 +10,7 @@ from millpond_kernel.uow import UnitOfWork
 from millpond_kernel.watching import SnapshotSource
 from millpond_scheduler.store import jobs
 from millpond_scheduler.store.allocations import allocation_record
+from millpond_scheduler.store.demand import demand_view
 
 # As long as events are kept: whoever is further behind starts from what is here.
 KEPT_DAYS = 35
@@ -56,8 +57,20 @@ async def list_job_items(unit: UnitOfWork, after: str, limit: int) -> tuple[list
     return items, str(UUID(int=rows[-1]["id"].int)) if len(rows) == limit else None
 
 
+async def list_demand_items(unit: UnitOfWork, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """What waits in each pool and only capacity holds back."""
+    rows = await unit.fetch(
+        "SELECT * FROM demand WHERE ($1::uuid IS NULL OR pool_id > $1) ORDER BY pool_id LIMIT $2",
+        snapshot_position(after),
+        limit,
+    )
+    items = [demand_view(row).model_dump(mode="json") for row in rows]
+    return items, str(UUID(int=rows[-1]["pool_id"].int)) if len(rows) == limit else None
+
+
 SNAPSHOTS: Mapping[str, SnapshotSource] = {
     "allocations": list_allocation_items,
     "live-allocations": list_live_allocation_items,
     "jobs": list_job_items,
+    "demand": list_demand_items,
 }

@@ -1,6 +1,7 @@
 """Events of the scheduler. Allocation events carry the whole allocation; no event carries command or environment."""
 
 from millpond_contracts.bodies.jobs import AllocationView, JobView
+from millpond_contracts.bodies.scaling import PoolDemand
 from millpond_contracts.events.envelope import Event
 from millpond_contracts.ids import NodeId, TenantId, VirtualPoolId
 
@@ -104,6 +105,19 @@ class AdmissionChanged(Event):
 
     def generation_of(self) -> int:
         return self.generation
+
+
+class DemandChanged(Event):
+    """What waits in a pool and is held back by capacity alone; at most one a second per pool."""
+
+    type = "scheduler.demand_changed.v1"
+    demand: PoolDemand
+
+    def subject(self) -> str:
+        return f"{self.demand.pool_id}/demand"
+
+    def generation_of(self) -> int:
+        return self.demand.generation
 
 
 class UsageDriftFound(Event):

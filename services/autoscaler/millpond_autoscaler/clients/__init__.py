@@ -1,0 +1,1 @@
+"""What the autoscaler asks of registry and scheduler over HTTP."""

@@ -1,0 +1,1 @@
+"""Who creates and releases nodes: one protocol, and a provider of simulated nodes."""

@@ -1,0 +1,1 @@
+"""HTTP routes of the autoscaler; no rule lives here. May import usecases and store."""

@@ -1,0 +1,1 @@
+"""SQL of the autoscaler. May import domain, the kernel and the contracts."""
