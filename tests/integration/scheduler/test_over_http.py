@@ -188,6 +188,44 @@ async def test_submit_when_the_body_is_bad_then_a_clear_problem_and_no_job(
     assert (await town.get("/v1/jobs"))["items"] == []
 
 
+@pytest.mark.parametrize(
+    ("resources", "pointer"),
+    [
+        ({"devices": [{"count": -1}]}, "/groups/0/resources/devices/0/count"),
+        ({"devices": [{"count": 2**62}]}, "/groups/0/resources/devices/0/count"),
+        ({"devices": [{"milli": -1000}]}, "/groups/0/resources/devices/0/milli"),
+        ({"devices": [{"memory_mib": 2**63}]}, "/groups/0/resources/devices/0/memory_mib"),
+        ({"memory_mib": 9e30}, "/groups/0/resources/memory_mib"),
+        ({"memory_mib": 1024.5}, "/groups/0/resources/memory_mib"),
+        ({"cpu_milli": 2**62}, "/groups/0/resources/cpu_milli"),
+        ({"cpu_milli": -1}, "/groups/0/resources/cpu_milli"),
+    ],
+)
+async def test_submit_when_an_amount_is_negative_or_huge_then_422_names_the_field_q4(
+    town: Town, resources: dict[str, Any], pointer: str
+) -> None:
+    body = town.job()
+    body["groups"] = [{**body["groups"][0], "resources": {"cpu_milli": 1000, "memory_mib": 1024, **resources}}] * 2
+    body["groups"] = [{**group, "name": f"g{place}"} for place, group in enumerate(body["groups"])]
+    for path, sent, inside in (("/v1/jobs", body, ""), ("/v1/jobs/batch", {"jobs": [town.job(), body]}, "/jobs/1")):
+        response = await town.member("POST", path, sent)
+        assert (response.status_code, response.json()["code"]) == (422, "kernel.body.invalid")
+        assert f"{inside}{pointer}" in {error["pointer"] for error in response.json()["errors"]}
+    assert (await town.get("/v1/jobs"))["items"] == []
+    assert all(line["used"] == 0 for line in (await town.get("/v1/usage"))["items"])
+
+
+async def test_submit_when_the_counts_of_groups_are_huge_together_then_422_q4(town: Town) -> None:
+    group = town.job()["groups"][0]
+    groups = [{**group, "name": f"g{place}", "count": count} for place, count in enumerate((2**62, 2**62))]
+    response = await town.member("POST", "/v1/jobs", {**town.job(), "groups": groups})
+    assert {"/groups/0/count", "/groups/1/count"} <= {error["pointer"] for error in response.json()["errors"]}
+    many = [{**town.job(), "groups": [{**group, "count": 6000}]} for _ in range(2)]
+    response = await town.member("POST", "/v1/jobs/batch", {"jobs": many})
+    assert (response.status_code, "at most 10000 tasks" in response.text) == (422, True)
+    assert (await town.get("/v1/jobs"))["items"] == []
+
+
 async def test_objects_when_read_by_another_tenant_then_404(town: Town) -> None:
     job = await town.submit()
     await town.poll(0)

@@ -32,6 +32,9 @@ from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, Reason, decide_dominant
 
+# So many claimants of one batch at most: each costs a trial, and the next batch follows at once.
+MAX_RECLAIMS = 50
+
 VirtualPools = Mapping[VirtualPoolId, VirtualPoolState]
 
 
@@ -108,12 +111,13 @@ def plan_batch(
     for unit in sorted(units, key=lambda unit: unit[0].id not in claims) if claims else units:
         if batch.placements and len(batch.placements) + len(unit) > max_tasks:
             break
-        if any(snapshot.find_holding(task.id) is not None for task in unit):
+        if [task for task in unit if snapshot.find_holding(task.id) is not None]:
             continue  # read from the queue before its placement was committed: never twice at a time
         examined += len(unit)
         rejection = _decide_unit(batch, unit)
         if rejection is not None:
-            batch.rejections |= {task.id: rejection for task in unit}
+            for task in unit:
+                batch.rejections[task.id] = rejection
     return Plan(
         tuple(batch.placements), batch.rejections, batch.earmarks, examined, mark, reclaims=tuple(batch.reclaims)
     )
@@ -235,7 +239,7 @@ def _is_promised(batch: _Batch, unit: tuple[QueuedTask, ...]) -> bool:
 
 def _plan_reclaim(batch: _Batch, unit: tuple[QueuedTask, ...], balance: Balance) -> Claim | None:
     # 6. Take back what was lent: the task or gang is placed as if the cheapest borrowers had stopped, and undone.
-    if not _is_guaranteed(batch, unit[0], balance) or not batch.lent.is_any():
+    if len(batch.reclaims) == MAX_RECLAIMS or not _is_guaranteed(batch, unit[0], balance) or not batch.lent.is_any():
         return None
     balance.count_pool()
     batch.claims.pop(unit[0].id, None)

@@ -242,6 +242,7 @@ class Leader:
             self._is_dirty = True
             return
         note_reclaims(shard, plan.reclaims)
+        self._is_dirty = True
         await self._bell.ring(nodes)
 
     async def _recover(self, shard: Shard, placements: tuple[Placement, ...], error: Exception) -> None:
