@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ from pathlib import Path
 from rich.console import Console
 
 from millpond.client.client import Client
-from millpond.demo import scenario, screen
+from millpond.demo import fleet, scenario, screen
 from millpond.demo.interpreter import choose_python
+from millpond.demo.scenario import DemoFailed
 from millpond.profiles import Profile, save_profile
 from millpond.stack.assembly import tasks_folder
 from millpond.stack.errors import StackError
@@ -33,16 +35,16 @@ _JOBS_TIMEOUT_SECONDS = 90.0
 _BILL_TIMEOUT_SECONDS = 20.0
 
 
-class DemoFailed(Exception):
-    """The demo did not show what it should; the message says what."""
-
-
 @dataclass(slots=True)
 class Demo:
-    """One run of the demo. `cancelled` is set when the stack stops before the end."""
+    """One run of the demo. `cancelled` is set when the stack stops before the end.
+
+    `descriptions` is the folder in which the stack looks for simulated nodes.
+    """
 
     console: Console
     stay: bool
+    descriptions: Path
     began: float = field(default_factory=time.monotonic)
     summary: str | None = None
     failure: str | None = None
@@ -81,19 +83,26 @@ class Demo:
             screen.show_explanation(console, explanation, jobs.too_large.name)
             self._watch(lab, shop, jobs)
             screen.show_log(console, lab.client.logs(jobs.training.job_id))
-            charges = self._bill(lab, shop, jobs)
-            result = self._recompute(stack.paths, charges)
+            played = self._play_fleet(operator, lab, shop)
+            charges = self._bill(lab, shop, jobs, played)
+            result = self._recompute(stack.paths, [charge for charge in charges if charge.node_id == node.node_id])
             screen.show_comparison(console, result)
-            # Here every allocation began and ended on this machine, so its journal knows all of them.
+            # Each of these began and ended on this machine, so its journal knows all of them.
             if result["unexplained"] or result["missing"]:
                 lacking = f"differ from the journal for {result['unexplained']}, and it lacks {result['missing']}"
                 raise DemoFailed(f"billed seconds {lacking}")
         seconds = time.monotonic() - self.began
         return (
-            f"{len(jobs.short) + 1} jobs ran and were billed, 1 explained as unplaceable, "
+            f"{len(jobs.short) + 4} jobs ran and were billed, 1 explained as unplaceable, "
+            f"{len(played.stopped)} tasks made room for a gang of {len(played.started)}, "
             f"{result['billed_seconds']} s of use billed for {result['journal_seconds']} s in the node's own journal, "
             f"in {seconds:.0f} s"
         )
+
+    def _play_fleet(self, operator: Client, lab: scenario.DemoTenant, shop: scenario.DemoTenant) -> fleet.FleetJobs:
+        opened = fleet.open_fleet(operator, lab, shop, self.descriptions)
+        screen.show_fleet(self.console, opened)
+        return fleet.play(opened, lab, shop, lambda line: self.console.print(f"   {line}"))
 
     def _watch(self, lab: scenario.DemoTenant, shop: scenario.DemoTenant, jobs: scenario.DemoJobs) -> None:
         deadline = time.monotonic() + _JOBS_TIMEOUT_SECONDS
@@ -111,23 +120,27 @@ class Demo:
         if failed:
             raise DemoFailed("; ".join(failed))
 
-    def _bill(self, lab: scenario.DemoTenant, shop: scenario.DemoTenant, jobs: scenario.DemoJobs) -> list[ChargeView]:
+    def _bill(
+        self, lab: scenario.DemoTenant, shop: scenario.DemoTenant, jobs: scenario.DemoJobs, played: fleet.FleetJobs
+    ) -> list[ChargeView]:
         """Both statements with their lines, once every job that ran is on them."""
-        expected = {jobs.training.job_id, *(job.job_id for job in jobs.short)}
+        expected = {job.job_id for job in (jobs.training, *jobs.short, played.render, played.gang, played.fraction)}
         deadline = time.monotonic() + _BILL_TIMEOUT_SECONDS
         while True:
-            charges = [charge for tenant in (lab, shop) for charge in tenant.client.charges.list()]
-            written = {charge.job_id for charge in charges if charge.segment_id is not None}
-            if expected <= written:
+            charges = {tenant.name: list(tenant.client.charges.list()) for tenant in (lab, shop)}
+            everything = [charge for listed in charges.values() for charge in listed]
+            written = {charge.job_id for charge in everything if charge.segment_id is not None}
+            running = {charge.job_id for charge in everything if charge.segment_id is None} & expected
+            if expected <= written and not running:
                 break
             if self.cancelled.is_set() or time.monotonic() > deadline:
-                raise DemoFailed(f"{len(expected - written)} jobs are not on the bill")
+                raise DemoFailed(f"{len(expected - written)} jobs are not on the bill, {len(running)} are in part")
             time.sleep(0.2)
         for tenant in (lab, shop):
             statement = tenant.client.statements.current()
-            lines = [charge for charge in charges if charge.job_id in expected and _belongs(charge, tenant, jobs)]
+            lines = [charge for charge in charges[tenant.name] if charge.job_id in expected]
             screen.show_statement(self.console, tenant.name, statement, lines)
-        return charges
+        return everything
 
     def _recompute(self, paths: StackPaths, charges: list[ChargeView]) -> dict[str, object]:
         """Runs the script that knows nothing of Millpond, in an interpreter of its own."""
@@ -146,10 +159,6 @@ class Demo:
         return result
 
 
-def _belongs(charge: ChargeView, tenant: scenario.DemoTenant, jobs: scenario.DemoJobs) -> bool:
-    return (charge.job_id == jobs.training.job_id) == (tenant.name == "lab")
-
-
 def run_demo(data_folder: Path | None, port: int | None) -> int:
     """Runs the demo; the process's exit code.
 
@@ -162,25 +171,27 @@ def run_demo(data_folder: Path | None, port: int | None) -> int:
         console.print(f"demo: a demo stack runs already (pid {pid}); stop it with `millpond down --name {STACK_NAME}`")
         return 1
     _forget(paths)
-    options = StackOptions(
-        name=STACK_NAME,
-        data_folder=data_folder,
-        port=port or find_free_port(DEFAULT_PORT),
-        stop_tasks=True,
-    )
-    demo = Demo(console, stay)
-    try:
-        asyncio.run(run_stack(options, demo.on_ready, lambda line: console.print(f"[dim]· {line}[/dim]")))
-    except StackError as error:
-        console.print(f"demo: failed: {error}")
-        return 1
+    with tempfile.TemporaryDirectory(prefix="millpond-demo-") as descriptions:
+        options = StackOptions(
+            name=STACK_NAME,
+            data_folder=data_folder,
+            port=port or find_free_port(DEFAULT_PORT),
+            stop_tasks=True,
+            simulate=(descriptions,),
+        )
+        demo = Demo(console, stay, Path(descriptions))
+        try:
+            asyncio.run(run_stack(options, demo.on_ready, lambda line: console.print(f"[dim]· {line}[/dim]")))
+        except StackError as error:
+            console.print(f"demo: failed: {error}")
+            return 1
     if demo.failure is not None:
-        console.print(f"demo: failed: {demo.failure}", markup=False)
+        console.print(f"demo: failed: {demo.failure}", markup=False, soft_wrap=True)
         return 1
     if demo.summary is None:
         console.print("demo: stopped; nothing is left running")
         return 130
-    console.print(f"demo: ok: {demo.summary}")
+    console.print(f"demo: ok: {demo.summary}", soft_wrap=True)
     return 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from millpond.client.client import Client
 from millpond.client.errors import MillpondError
@@ -27,6 +28,14 @@ from millpond_contracts.quantities import ExactDecimal
 TRAINING_SECONDS = 20
 SHORT_JOBS = 6
 _SHORT_CPU_MILLI, _SHORT_MEMORY_MIB = 200, 64
+_UNHEARD = ("quota.pool.oversubscribed", "quota.pool.unknown", "scheduler.virtual_pool.unknown")
+
+
+T = TypeVar("T")
+
+
+class DemoFailed(Exception):
+    """The demo did not show what it should; the message says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ def _make_tenant(
         devices={flavor: Limit(borrow=1000 * len(node.devices)) for flavor in flavors},
     )
     spec = VirtualPoolSpec(name=f"{name}-share", tenant_id=tenant.tenant_id, pool_id=node.pool_id, limits=limits)
-    made = _until_accepted(lambda: operator.virtual_pools.create(spec))
+    made = until_accepted(lambda: operator.virtual_pools.create(spec))
     assert key.secret is not None, "the answer that creates a key shows it"
     return DemoTenant(name, str(tenant.tenant_id), made, Client(url=url, api_key=key.secret))
 
@@ -104,14 +113,14 @@ def _limit(amount: int, sure_quarters: int, most_quarters: int) -> Limit:
     return Limit(guaranteed=guaranteed, borrow=most - guaranteed)
 
 
-def _until_accepted(create: Callable[[], VirtualPoolView]) -> VirtualPoolView:
-    """Quota learns of the machine's capacity by an event; for a moment it may know less than we do."""
+def until_accepted(create: Callable[[], T]) -> T:
+    """Services hear of one another's objects by events; for a moment one may know less than we do."""
     deadline = time.monotonic() + 10
     while True:
         try:
             return create()
         except MillpondError as error:
-            if error.code not in ("quota.pool.oversubscribed", "quota.pool.unknown") or time.monotonic() > deadline:
+            if error.code not in _UNHEARD or time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
 
@@ -175,7 +184,7 @@ def wait_for_explanation(tenant: DemoTenant, job: JobView) -> Explanation:
 def list_states(lab: DemoTenant, shop: DemoTenant, jobs: DemoJobs) -> list[JobView]:
     """All jobs of the demo as they are now, the training first."""
     wanted = [jobs.training, *jobs.short, jobs.too_large]
-    now = {job.job_id: job for tenant in (lab, shop) for job in tenant.client.jobs.list()}
+    now = {job.job_id: job for tenant in (lab, shop) for job in tenant.client.jobs.list(label="demo=yes")}
     return [now[job.job_id] for job in wanted]
 
 

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from millpond.demo.fleet import GPU_NODES, NPU_NODES, PER_NODE, Fleet
 from millpond.demo.scenario import DemoTenant
 from millpond.stack.running import RunningStack
 from millpond_contracts.bodies.bills import ChargeKind, ChargeView, PriceVersionView, StatementView
@@ -71,6 +72,19 @@ def show_explanation(console: Console, explanation: Explanation, name: str) -> N
         console.print(f"   would help: {advice.action}: {advice.effect}")
 
 
+def show_fleet(console: Console, fleet: Fleet) -> None:
+    """The simulated nodes and whose they are."""
+    heading(console, "6. A simulated fleet beside it, for what this machine has too little of")
+    nodes = f"{GPU_NODES} nodes of {PER_NODE} x {fleet.gpu} and {NPU_NODES} of {PER_NODE} x {fleet.npu}"
+    console.print(f"   {nodes} joined and are ready after {fleet.seconds:.1f} s")
+    for share in (fleet.lab, fleet.shop):
+        limit = share.limits.devices[fleet.gpu]
+        console.print(
+            f"   {share.name}: {limit.guaranteed // 1000} GPUs guaranteed, {limit.borrow // 1000} more to borrow,"
+            f" {limit.lend // 1000} lent while unused"
+        )
+
+
 class Progress:
     """The jobs as they run: a table that is redrawn on a terminal, a line per change elsewhere."""
 
@@ -122,8 +136,8 @@ def show_log(console: Console, log: str) -> None:
 
 
 def show_statement(console: Console, name: str, statement: StatementView, lines: Sequence[ChargeView]) -> None:
-    """A tenant's statement: a line a job, and the exact lines behind the first of them."""
-    heading(console, f"6. Statement of {name}: {plain_decimal(statement.total.amount)} {statement.currency}")
+    """A tenant's statement: a line a job, and the exact lines behind the shortest of them."""
+    heading(console, f"7. Statement of {name}: {plain_decimal(statement.total.amount)} {statement.currency}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("   job", "seconds used", "to the minimum", "exact amount"):
         table.add_column(title, justify="left" if title == "   job" else "right", no_wrap=True)
@@ -141,7 +155,7 @@ def show_statement(console: Console, name: str, statement: StatementView, lines:
         table.add_row("   rounding, once", "", "", plain_decimal(rounding.amount))
     table.add_row("   total", "", "", plain_decimal(statement.total.amount), style="bold")
     console.print(table)
-    first = next(iter(jobs), None)
+    first = min(jobs, key=lambda job: sum(one.job_id == job for one in lines), default=None)
     console.print(f"   the lines behind {jobs[first]}:" if first else "")
     for line in (one for one in lines if one.job_id == first):
         console.print(
@@ -153,7 +167,7 @@ def show_statement(console: Console, name: str, statement: StatementView, lines:
 
 def show_comparison(console: Console, result: dict[str, object]) -> None:
     """What a script that imports none of our code found in the node's own journal."""
-    heading(console, "7. Recomputed from the node's own journal, by a script that imports none of our code")
+    heading(console, "8. Recomputed from the node's own journal, by a script that imports none of our code")
     console.print(f"   journal  {result['journal_seconds']} s in {result['allocations']} allocations")
     console.print(
         f"   billed   {result['billed_seconds']} s of use, and {result['minimum_seconds']} s by the minimum charge"
