@@ -8,8 +8,9 @@ from millpond_kernel.app import Kernel, ServiceApp, build_app
 from millpond_kernel.db import SYSTEM
 from millpond_scheduler.providers.bells import NodeBell, Waiters
 from millpond_scheduler.providers.log_folder import LogFolder
-from millpond_scheduler.routes import allocations, jobs, logs, queues, tasks, usage, work
+from millpond_scheduler.routes import allocations, jobs, logs, plans, queues, tasks, usage, work
 from millpond_scheduler.settings import Settings
+from millpond_scheduler.usecases.mirror import Mirror
 from millpond_scheduler.usecases.snapshots import SNAPSHOTS
 from millpond_scheduler.usecases.work import list_ordered_nodes
 
@@ -24,6 +25,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
                 return await list_ordered_nodes(unit)
 
         app.state.bell = NodeBell(kernel.redis, chosen.redis_prefix)
+        app.state.mirror = Mirror(policy=chosen.policy(), max_age_seconds=chosen.plan_seconds)
         app.state.logs = LogFolder(chosen.log_folder)
         app.state.waiters = Waiters(kernel.redis, chosen.redis_prefix, list_ordered)
         app.state.waiters.start()
@@ -35,7 +37,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
     return build_app(
         ServiceApp(
             settings=chosen,
-            routers=[module.router for module in (jobs, tasks, logs, allocations, queues, usage, work)],
+            routers=[module.router for module in (jobs, tasks, logs, plans, allocations, queues, usage, work)],
             snapshots=SNAPSHOTS,
             on_start=start,
             on_stop=stop,

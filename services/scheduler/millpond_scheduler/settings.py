@@ -3,10 +3,22 @@
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
+from millpond_contracts.bodies.jobs import AttributeName, TaskKind
 from millpond_kernel.settings import ServiceSettings
+from millpond_scheduler.domain.distance import DEFAULT_PROFILES, MAX_WEIGHT, DistanceRules, Wish
+from millpond_scheduler.domain.policy import Policy
+
+
+class AttributeWish(BaseModel):
+    """One attribute of devices in the profile of a kind of task."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weight: int = Field(ge=0, le=MAX_WEIGHT)
+    wanted: float = Field(ge=0, le=1e15, allow_inf_nan=False)
 
 
 class Settings(ServiceSettings):
@@ -30,6 +42,24 @@ class Settings(ServiceSettings):
     hold_seconds: int = Field(
         3600, ge=1, le=604_800, description="longest that nodes are kept free for a task before others get their turn"
     )
+    distance_profiles: dict[TaskKind, dict[AttributeName, AttributeWish]] = Field(
+        default_factory=dict,
+        description="which attributes of devices count for a kind of task, as JSON such as"
+        ' `{"training": {"bf16_tflops": {"weight": 4, "wanted": 300}}}`; a kind that is named is replaced as a whole',
+    )
+    distance_step_permille: int = Field(
+        50, ge=1, le=1001, description="hardware whose distance is within one step is equally near; 1001 = all is"
+    )
+    plan_seconds: float = Field(1.0, ge=0, le=60, description="age of what `/v1/plans` knows at most")
     verdict_seconds: float = Field(2.0, ge=0.1, le=60, description="most frequent writing of verdicts")
     lease_check_seconds: float = Field(2.0, ge=0.1, le=60, description="interval of the look at the nodes' leases")
     recount_seconds: float = Field(30.0, ge=1, le=3600, description="interval of the recount of guards and usage")
+
+    def policy(self) -> Policy:
+        """What the leader decides by, and what plans are made by."""
+        given = {
+            kind: {name: Wish(wish.weight, wish.wanted) for name, wish in wishes.items()}
+            for kind, wishes in self.distance_profiles.items()
+        }
+        distance = DistanceRules({**DEFAULT_PROFILES, **given}, self.distance_step_permille)
+        return Policy(self.hold_after_seconds, self.hold_seconds, distance)

@@ -14,7 +14,6 @@ from millpond_kernel.worker import ServiceWorker, WorkerKernel
 from millpond_scheduler.consumers.billing import billing_consumer
 from millpond_scheduler.consumers.quota import quota_consumer
 from millpond_scheduler.consumers.registry import registry_consumer
-from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.loops.leader import Leader, LeaderPolicy
 from millpond_scheduler.loops.upkeep import UpkeepRules, upkeep_loops
 from millpond_scheduler.providers.bells import NodeBell
@@ -58,7 +57,7 @@ def _make_leader(kernel: WorkerKernel, settings: Settings) -> Leader:
         lease_seconds=settings.leader_seconds,
         poll_seconds=settings.poll_seconds,
         verdict_seconds=settings.verdict_seconds,
-        policy=Policy(hold_after_seconds=settings.hold_after_seconds, hold_seconds=settings.hold_seconds),
+        policy=settings.policy(),
     )
     listener = DoorListener(kernel.redis, doorbell_channel(settings.redis_prefix, kernel.service))
     return Leader(kernel.database, NodeBell(kernel.redis, settings.redis_prefix), listener, rules)

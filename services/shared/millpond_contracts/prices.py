@@ -1,11 +1,11 @@
-"""What a resource is priced by (the SKU), and the one multiplication that turns a price into money.
+"""What a resource is priced by (the SKU), which price holds, and the one multiplication that turns it into money.
 
 A price is charged per *smallest unit and second*: a thousandth of a device, a thousandth of a core, a MiB. Amounts are
 integers, so every product is an exact decimal; nothing is rounded before the total of a statement.
-Source: docs/decisions/0101-exact-unit-prices.md.
+Source: docs/decisions/0101-exact-unit-prices.md, and for which price holds 0023 and 0105.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import (
     ROUND_HALF_UP,
@@ -18,7 +18,10 @@ from decimal import (
     Overflow,
 )
 from enum import StrEnum
-from typing import Self
+from itertools import pairwise
+from typing import Self, TypeVar
+
+from millpond_contracts.ids import PriceVersionId, TenantId
 
 SECONDS_PER_HOUR = 3600
 MICROSECONDS_PER_SECOND = 1_000_000
@@ -137,3 +140,161 @@ def ratio_of(part: Decimal, whole: Decimal) -> Decimal:
 def round_half_up(amount: Decimal, decimals: int) -> Decimal:
     """`amount` rounded to `decimals` places, halves away from zero, as PostgreSQL's `round` does."""
     return _ROUNDING.quantize(amount, Decimal(1).scaleb(-decimals))
+
+
+Line = TypeVar("Line")
+
+
+def decide_line(find: Callable[[Sku, TenantId | None], Line | None], sku: Sku, tenant: TenantId | None) -> Line | None:
+    """The price line that holds for a SKU; None where nothing prices it.
+
+    The flavor decides before the scope: the tenant's price of the flavor, the list's, then both for any flavor. So a
+    tenant's price for "any" never undercuts a flavor that the list names.
+
+    Args:
+        find: the line of exactly this SKU in the version of this scope (None = the public list) that is in force.
+    """
+    for wanted in dict.fromkeys((sku, sku.any_flavor())):
+        for scope in dict.fromkeys((tenant, None)):
+            line = find(wanted, scope)
+            if line is not None:
+                return line
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPrices:
+    """One version of the prices of a scope (`tenant` None = the public list) over `[valid_from, valid_to)`.
+
+    Instants are microseconds since 1970, `valid_to` None = open; `per_hour` is for one device, core or GiB.
+    """
+
+    version: PriceVersionId
+    tenant: TenantId | None
+    currency: str
+    valid_from: int
+    valid_to: int | None
+    minimum_seconds: int
+    per_hour: Mapping[Sku, Decimal]
+
+    def holds_at(self, instant: int) -> bool:
+        """Whether it is in force."""
+        return self.valid_from <= instant and (self.valid_to is None or instant < self.valid_to)
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteLine:
+    """What an amount of one SKU costs. `amount` in smallest units; `unit_per_hour` for one device, core or GiB.
+
+    `per_hour` is for the whole amount at the price in force at the start, `total` for the whole time.
+    """
+
+    sku: Sku
+    amount: int
+    version: PriceVersionId
+    unit_per_hour: Decimal
+    per_hour: Decimal
+    total: Decimal | None
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """What amounts held together cost from a start on: exact, not rounded. Nothing is charged by a quote.
+
+    `holds_until` = when the next published price begins to hold, None when none is known.
+    """
+
+    currency: str
+    lines: tuple[QuoteLine, ...]
+    minimum_seconds: int
+    holds_until: int | None
+
+    @property
+    def per_hour(self) -> Decimal:
+        """For everything together, at the prices in force at the start."""
+        return exact_sum(line.per_hour for line in self.lines)
+
+    @property
+    def total(self) -> Decimal | None:
+        """For everything together over the whole time; None without an end."""
+        totals = [line.total for line in self.lines if line.total is not None]
+        return exact_sum(totals) if len(totals) == len(self.lines) else None
+
+
+def quote(
+    published: Sequence[PublishedPrices],
+    tenant: TenantId | None,
+    amounts: Mapping[Sku, int],
+    start: int,
+    seconds: int | None = None,
+) -> Quote | None:
+    """What a tenant would be charged for amounts that are active from `start` on, as billing would charge it.
+
+    Each second costs what is in force at its first instant, versions that begin later included; what ends before the
+    minimum costs the minimum at the prices of the start.
+
+    Args:
+        published: every version that may hold from `start` on.
+        amounts: SKU -> smallest units (thousandths of a device or core, MiB).
+        start: microseconds since 1970.
+        seconds: whole seconds that all of it stays active; None = without end, so without a total.
+
+    Returns:
+        None when some of it has no price.
+    """
+    scopes = (tenant, None)
+    mine = [prices for prices in published if prices.tenant in scopes]
+    ends = {prices.valid_to for prices in mine if prices.valid_to is not None}
+    later = sorted(point for point in ends | {prices.valid_from for prices in mine} if point > start)
+    lines: list[QuoteLine] = []
+    minimum, currency = 0, ""
+    for sku, amount in sorted(amounts.items()):
+        found = _find_in_force(mine, tenant, sku, start)
+        total = None if seconds is None else _total(mine, tenant, sku, amount, start, seconds, later)
+        if found is None or (total is None and seconds is not None):
+            return None
+        prices, per_hour = found
+        hourly = exact_amount(unit_price_of(sku.resource, per_hour), amount, SECONDS_PER_HOUR * MICROSECONDS_PER_SECOND)
+        lines.append(QuoteLine(sku, amount, prices.version, per_hour, hourly, total))
+        minimum, currency = max(minimum, prices.minimum_seconds), prices.currency
+    return Quote(currency, tuple(lines), minimum, later[0] if later else None)
+
+
+def _find_in_force(
+    published: Sequence[PublishedPrices], tenant: TenantId | None, sku: Sku, instant: int
+) -> tuple[PublishedPrices, Decimal] | None:
+    in_force = {prices.tenant: prices for prices in published if prices.holds_at(instant)}
+
+    def find(wanted: Sku, scope: TenantId | None) -> tuple[PublishedPrices, Decimal] | None:
+        prices = in_force.get(scope)
+        per_hour = None if prices is None else prices.per_hour.get(wanted)
+        return None if prices is None or per_hour is None else (prices, per_hour)
+
+    return decide_line(find, sku, tenant)
+
+
+def _total(
+    published: Sequence[PublishedPrices],
+    tenant: TenantId | None,
+    sku: Sku,
+    amount: int,
+    start: int,
+    seconds: int,
+    later: Sequence[int],
+) -> Decimal | None:
+    """The exact price of an amount over whole seconds; None when it has none at some time."""
+    # The second in which a price begins still costs what held at its first instant.
+    whole = [-((start - point) // MICROSECONDS_PER_SECOND) for point in later]
+    edges = [0, *(second for second in whole if second < seconds), seconds]
+    pieces = [(begin, end - begin) for begin, end in pairwise(edges) if end > begin]
+    charged = []
+    for begin, length in pieces:
+        found = _find_in_force(published, tenant, sku, start + begin * MICROSECONDS_PER_SECOND)
+        if found is None:
+            return None
+        charged.append(exact_amount(unit_price_of(sku.resource, found[1]), amount, length * MICROSECONDS_PER_SECOND))
+    first = _find_in_force(published, tenant, sku, start)
+    if first is not None and seconds < first[0].minimum_seconds:
+        missing = (first[0].minimum_seconds - seconds) * MICROSECONDS_PER_SECOND
+        charged.append(exact_amount(unit_price_of(sku.resource, first[1]), amount, missing))
+    return exact_sum(charged)

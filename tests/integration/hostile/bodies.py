@@ -164,6 +164,7 @@ def _bodies_of_scheduler_and_billing(world: World) -> dict[str, dict[str, Any]]:
     report = {"sequence": 3, "kind": "active", "boot_id": "boot-1", "at_monotonic_ms": 1000, "message": "text"}
     return {
         "POST /v1/jobs": job_of(world) if "virtual_pool_id" in ids else {},
+        "POST /v1/plans": job_of(world) if "virtual_pool_id" in ids else {},
         "POST /v1/work/poll": {
             "boot_id": "boot-1",
             "sent_monotonic_ms": 1000,

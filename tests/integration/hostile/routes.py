@@ -83,6 +83,7 @@ PUBLIC: dict[str, frozenset[Role]] = {
     "GET /v1/jobs/{job_id}/explain": READER,
     "GET /v1/jobs/{job_id}/logs": READER,
     "GET /v1/jobs/{job_id}/tasks": READER,
+    "POST /v1/plans": READER,
     "GET /v1/tasks/{task_id}": READER,
     "GET /v1/allocations": READER,
     "GET /v1/allocations/{allocation_id}": READER,

@@ -1,12 +1,13 @@
 """A small world for the scheduler's tests: pools, nodes, virtual pools, jobs, and an agent that obeys."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from redis.asyncio import Redis
 
-from millpond_contracts.bodies.bills import PriceVersionView
+from millpond_contracts.bodies.bills import PriceLine, PriceVersionView
 from millpond_contracts.bodies.jobs import DeviceRequest, GroupSpec, JobSpec, JobView, Resources, RetrySpec, RunSpec
 from millpond_contracts.bodies.nodes import (
     CordonReason,
@@ -40,6 +41,7 @@ from millpond_contracts.ids import (
     TenantId,
     VirtualPoolId,
 )
+from millpond_contracts.quantities import ExactDecimal
 from millpond_contracts.resources import DeviceHealth, DeviceKind, Isolation
 from millpond_kernel.db import SYSTEM, Database, TenantScope
 from millpond_kernel.doorbell import DoorListener
@@ -120,6 +122,7 @@ class World:
     pool: PoolView = field(init=False)
     nodes: dict[NodeId, NodeView] = field(default_factory=dict)
     boots: dict[NodeId, str] = field(default_factory=dict)
+    prices: dict[PriceVersionId, PriceVersionView] = field(default_factory=dict)
     clock_ms: int = 1_000_000
     sequence: int = 0
 
@@ -216,7 +219,12 @@ class World:
         async with self.database.begin(SYSTEM) as unit:
             await take_virtual_pool(unit, view)
 
-    async def add_price(self, tenant: TenantId | None = None, valid_from: datetime = LONG_AGO) -> PriceVersionId:
+    async def add_price(
+        self,
+        tenant: TenantId | None = None,
+        valid_from: datetime = LONG_AGO,
+        per_hour: Mapping[str, str] | None = None,
+    ) -> PriceVersionId:
         price = PriceVersionView(
             price_version_id=PriceVersionId.new(),
             price_book_id=PriceBookId.new(),
@@ -225,14 +233,18 @@ class World:
             valid_from=valid_from,
             valid_to=None,
             minimum_seconds=60,
-            lines=(),
+            lines=tuple(PriceLine(sku=sku, per_hour=ExactDecimal(price)) for sku, price in (per_hour or {}).items()),
             note="",
             created_at=LONG_AGO,
             generation=1,
         )
+        self.prices[price.price_version_id] = price
+        await self.tell_price(price)
+        return price.price_version_id
+
+    async def tell_price(self, price: PriceVersionView) -> None:
         async with self.database.begin(SYSTEM) as unit:
             await take_price(unit, price)
-        return price.price_version_id
 
     async def submit(self, share: VirtualPoolView, **changes: Any) -> JobView:
         caller = member(share.tenant_id)

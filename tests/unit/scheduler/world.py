@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 
+from millpond_contracts.bodies.jobs import TaskKind
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy
 from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement
@@ -84,6 +85,7 @@ def request(
     labels: tuple[tuple[str, str], ...] = (),
     allow_unknown: bool = False,
     simulated: bool = False,
+    task_kind: TaskKind = TaskKind.GENERAL,
 ) -> RequestClass:
     """A request; `count` 0 = no device."""
     demand = DeviceDemand(count, milli, slice_memory, DeviceKind.GPU, frozenset(flavors), minima) if count else None
@@ -100,6 +102,7 @@ def request(
         labels=labels,
         allow_unknown=allow_unknown,
         simulated=simulated,
+        task_kind=task_kind,
     )
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Self
 
 from millpond_contracts.ids import PriceVersionId, TenantId
-from millpond_contracts.prices import Resource, Sku, exact_amount, unit_price_of
+from millpond_contracts.prices import Resource, Sku, decide_line, exact_amount, unit_price_of
 
 DEFAULT_MINIMUM_SECONDS = 60
 DEFAULT_CURRENCY = "CNY"
@@ -130,9 +130,6 @@ class PriceBook:
     def price_at(self, sku: Sku, tenant_id: TenantId | None, instant: int) -> Price:
         """The price in force; a null tenant asks for the public list price.
 
-        The flavor decides before the scope: the tenant's price of the flavor, the list's, then both for any flavor. So
-        a tenant's price for "any" never undercuts a flavor that the list names.
-
         Raises:
             PriceMissing: no version prices it.
         """
@@ -143,20 +140,19 @@ class PriceBook:
         return found
 
     def _find_price(self, sku: Sku, tenant_id: TenantId | None, instant: int) -> Price:
-        in_force = [version for version in self.versions if version.holds_at(instant)]
-        for wanted in dict.fromkeys((sku, sku.any_flavor())):
-            for scope in dict.fromkeys((tenant_id, None)):
-                for version in in_force:
-                    line = version.find_line(wanted) if version.tenant_id == scope else None
-                    if line is not None:
-                        return Price(
-                            version.version_id,
-                            version.currency,
-                            line.unit_price,
-                            line.per_hour,
-                            version.minimum_seconds,
-                        )
-        raise PriceMissing(sku, instant)
+        in_force = {version.tenant_id: version for version in self.versions if version.holds_at(instant)}
+
+        def find(wanted: Sku, scope: TenantId | None) -> Price | None:
+            version = in_force.get(scope)
+            line = None if version is None else version.find_line(wanted)
+            if version is None or line is None:
+                return None
+            return Price(version.version_id, version.currency, line.unit_price, line.per_hour, version.minimum_seconds)
+
+        price = decide_line(find, sku, tenant_id)
+        if price is None:
+            raise PriceMissing(sku, instant)
+        return price
 
     def change_points(self, tenant_id: TenantId | None) -> tuple[int, ...]:
         """Every instant at which the tenant's or the list's version changes, in order; a null tenant: the list's."""

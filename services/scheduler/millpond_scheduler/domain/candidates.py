@@ -12,6 +12,7 @@ import numpy as np
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain import policy
 from millpond_scheduler.domain.columns import CodeArray, IntArray
+from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.fits import ShapeFits
 from millpond_scheduler.domain.plans import DevicePick
 from millpond_scheduler.domain.requests import RequestClass
@@ -23,9 +24,9 @@ from millpond_scheduler.domain.views import RowView, share_of_memory
 class Candidates:
     """All nodes as one request class sees them. Every answer is as of the snapshot at the moment of asking."""
 
-    def __init__(self, snapshot: Snapshot, request: RequestClass) -> None:
+    def __init__(self, snapshot: Snapshot, request: RequestClass, distance: DistanceRules | None = None) -> None:
         self.request = request
-        self.fits = ShapeFits(snapshot, request, policy.SHAPE_FILTERS)
+        self.fits = ShapeFits(snapshot, request, policy.SHAPE_FILTERS, distance or DistanceRules())
         self._snapshot = snapshot
         self._codes: CodeArray = np.zeros(0, dtype=np.uint8)
         self._scores: IntArray = np.zeros(0, dtype=np.int64)
@@ -142,6 +143,10 @@ class Candidates:
             return demand.count * demand.milli
         return int(share_of_memory(demand.memory_mib or 0, np.array([self.fits.flavors[flavor]]))[0])
 
+    def describe_ranks(self, row: int) -> list[tuple[str, int]]:
+        """What each comparison of the policy says of a row that may take the task."""
+        return policy.describe_ranks(RowView(self._snapshot, self.fits, np.array([row])))
+
     def view_empty(self) -> tuple[RowView, IntArray]:
         """All rows as if nothing ran on them, and the rows that could then take the task."""
         self.refresh()
@@ -152,8 +157,9 @@ class Candidates:
 class CandidateCache:
     """The most recently used request classes of one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, size: int = 256) -> None:
+    def __init__(self, snapshot: Snapshot, size: int = 256, distance: DistanceRules | None = None) -> None:
         self.snapshot = snapshot
+        self.distance = distance or DistanceRules()
         self._size = size
         self._entries: OrderedDict[RequestClass, Candidates] = OrderedDict()
 
@@ -161,7 +167,7 @@ class CandidateCache:
         """The candidates of a request, made at its first use."""
         found = self._entries.get(request)
         if found is None:
-            found = self._entries[request] = Candidates(self.snapshot, request)
+            found = self._entries[request] = Candidates(self.snapshot, request, self.distance)
             if len(self._entries) > self._size:
                 self._entries.popitem(last=False)
         else:

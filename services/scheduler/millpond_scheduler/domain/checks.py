@@ -81,6 +81,11 @@ def has_unneeded_devices(view: RowView) -> IntArray | None:
     return np.asarray(view.usable.any(axis=1), dtype=np.int64)
 
 
+def steps_away(view: RowView) -> IntArray | None:
+    """How far the nearest devices are from what the task needs, in steps of the distance."""
+    return view.nearest_steps() if view.fits.has_steps else None
+
+
 def room_on_device(view: RowView) -> IntArray | None:
     """Milli left on the device that a slice would take."""
     if view.demand is None or view.demand.is_whole:
@@ -94,8 +99,9 @@ def free_device_milli(view: RowView) -> IntArray:
 
 
 def spare_cpu(view: RowView) -> IntArray:
-    """Milli of CPU that the task would leave."""
-    return np.maximum(view.cpu_free - view.request.cpu_milli, 0)
+    """CPU that the task would leave, in steps of 64 milli."""
+    spare: IntArray = np.maximum(view.cpu_free - view.request.cpu_milli, 0) >> 6
+    return spare
 
 
 def spare_memory(view: RowView) -> IntArray:

@@ -99,10 +99,11 @@ def plan_batch(
         list_running: what holds something and may be stopped for whoever is guaranteed it; nothing = no reclaim.
         claims: what earlier batches promised, by the first task of the claimant.
     """
-    cache = cache or CandidateCache(snapshot)
+    policy = policy or Policy()
+    cache = cache or CandidateCache(snapshot, distance=policy.distance)
     ledger = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool))
     lent = Lent(snapshot, virtual_pools, list_running)
-    batch = _Batch(snapshot, cache, ledger, policy or Policy(), now_us, lent, dict(claims))
+    batch = _Batch(snapshot, cache, ledger, policy, now_us, lent, dict(claims))
     for claimant, claim in claims.items():
         batch.keep(claimant, map(snapshot.find_row, claim.nodes))
     mark, examined = snapshot.mark(), 0

@@ -5,7 +5,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from millpond_scheduler.domain.columns import BoolArray, CodeArray
+from millpond_scheduler.domain.columns import BoolArray, CodeArray, IntArray
+from millpond_scheduler.domain.distance import DistanceRules, measure_distance, wishes_of
 from millpond_scheduler.domain.nodes import DeviceProfile, NodeProfile, NodeShape
 from millpond_scheduler.domain.requests import RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -14,16 +15,21 @@ from millpond_scheduler.domain.verdicts import CODES, Reason
 ShapeCheck: TypeAlias = Callable[[NodeProfile, DeviceProfile | None, RequestClass], bool]
 ShapeFilters: TypeAlias = Sequence[tuple[Reason, ShapeCheck]]
 
+STEP_BITS = 6
+FURTHEST = (1 << STEP_BITS) - 1
+"""The most steps that a distance has; a distance of more counts as so many."""
+
 
 class ShapeFits:
     """For each shape the first filter that it fails (0 = none), and the device slots that pass all of them.
 
     `label_matches` says for each label set whether it has the labels asked for. `flavors` are the flavors of passing
     devices seen so far, of any pool, with the least memory (MiB) among them, and `flavor_names` the same by name;
-    `mixed_flavors` are their indexes if one shape has several.
+    `mixed_flavors` are their indexes if one shape has several. `slot_steps` says how far each passing slot is from the
+    request, in steps, and `steps` the same of each shape's nearest; `has_steps` whether any is further than another.
     """
 
-    def __init__(self, snapshot: Snapshot, request: RequestClass, filters: ShapeFilters) -> None:
+    def __init__(self, snapshot: Snapshot, request: RequestClass, filters: ShapeFilters, rules: DistanceRules) -> None:
         self.request = request
         self.pool = snapshot.pools.index(request.pool)
         self.tenant = snapshot.tenants.index(request.tenant)
@@ -33,8 +39,13 @@ class ShapeFits:
         self.flavor_names: tuple[str, ...] = ()
         self.mixed_flavors: tuple[int, ...] = ()
         self.label_matches: BoolArray = np.zeros(0, dtype=np.bool_)
+        self.slot_steps: IntArray = np.zeros((0, 0), dtype=np.int64)
+        self.steps: IntArray = np.zeros(0, dtype=np.int64)
+        self.has_steps = False
         self._snapshot = snapshot
         self._filters = filters
+        self._rules = rules
+        self._wishes = wishes_of(rules, request)
         self._is_mixed = False
 
     def extend(self) -> None:
@@ -49,6 +60,8 @@ class ShapeFits:
         slots = np.zeros((len(shapes), width), dtype=np.bool_)
         codes[:known] = self.codes
         slots[:known, : self.slots.shape[1]] = self.slots
+        slot_steps = np.zeros((len(shapes), width), dtype=np.int64)
+        slot_steps[:known, : self.slots.shape[1]] = self.slot_steps
         for index in range(known, len(shapes)):
             reason, passing = self._judge(shapes[index])
             codes[index] = CODES[reason]
@@ -58,10 +71,23 @@ class ShapeFits:
                 memory = profile.memory_mib or 0
                 self.flavors[profile.flavor] = min(self.flavors.get(profile.flavor, memory), memory)
             self._is_mixed = self._is_mixed or len({profile.flavor for profile in profiles}) > 1
-        self.codes, self.slots = codes, slots
+            slot_steps[index, passing] = self._measure(profiles)
+        self.codes, self.slots, self.slot_steps = codes, slots, slot_steps
+        self.steps = np.where(slots, slot_steps, FURTHEST).min(axis=1, initial=FURTHEST)
+        self.has_steps = bool(slot_steps.any())
         self.flavor_names = tuple(sorted(self.flavors))
         if self._is_mixed:
             self.mixed_flavors = tuple(snapshot.flavors.find(flavor) for flavor in self.flavor_names)
+
+    def _measure(self, profiles: Sequence[DeviceProfile]) -> list[int]:
+        """The steps of a shape's passing devices. Those of one flavor are taken together, so the furthest counts."""
+        if not self._wishes:
+            return [0] * len(profiles)
+        furthest: dict[str, int] = {}
+        for profile in profiles:
+            step = min(measure_distance(self._rules, self._wishes, profile).step, FURTHEST)
+            furthest[profile.flavor] = max(furthest.get(profile.flavor, 0), step)
+        return [furthest[profile.flavor] for profile in profiles]
 
     def _extend_labels(self, snapshot: Snapshot) -> None:
         known, label_sets = len(self.label_matches), snapshot.label_sets.values

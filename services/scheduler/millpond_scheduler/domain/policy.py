@@ -5,7 +5,7 @@ the same snapshot and request always give the same answer.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -13,7 +13,8 @@ import numpy as np
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain import checks, shapes
 from millpond_scheduler.domain.columns import BoolArray, CodeArray, IntArray
-from millpond_scheduler.domain.fits import ShapeFilters
+from millpond_scheduler.domain.distance import DistanceRules
+from millpond_scheduler.domain.fits import STEP_BITS, ShapeFilters
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CODES, Reason
 from millpond_scheduler.domain.views import RowView
@@ -32,10 +33,12 @@ class Policy:
     `hold_after_seconds`: a task (or gang) that capacity has blocked for so long gets nodes kept free of younger ones,
     so that a stream of small tasks cannot pass a large one for ever. `hold_seconds`: after so long without a start the
     nodes are everybody's again, for `hold_after_seconds`; so nothing that cannot start holds up the others for ever.
+    `distance`: how hardware is compared with what a task needs.
     """
 
     hold_after_seconds: int = 600
     hold_seconds: int = 3600
+    distance: DistanceRules = field(default_factory=DistanceRules)
 
     def is_holding(self, waited_us: int) -> bool:
         """Whether nodes are kept free for a task that has waited so long; turns with the age alone."""
@@ -90,19 +93,21 @@ class Rank:
 
 
 def ranks() -> tuple[Rank, ...]:
-    """Best fit, comparison by comparison: what is left over afterwards should be as small as possible.
+    """Nearest hardware, then best fit, comparison by comparison: what is left over should be as small as possible.
 
     Equal nodes after the last comparison: the oldest node id first, so that no order of rows or dictionaries matters.
     """
     return (
         # A task without devices beside idle devices would strand them without CPU.
         Rank("avoids_devices", 1, checks.has_unneeded_devices),
+        # Compatible is what passed; of it the nearest to the need, in steps, so that packing decides within one.
+        Rank("steps_away", STEP_BITS, checks.steps_away),
         # A slice goes where it leaves the smallest remainder: remainders are what nobody can use later.
         Rank("tightest_device", 10, checks.room_on_device),
         # The node with fewest idle devices: whole nodes stay whole for tasks of many devices.
         Rank("fewest_free_devices", 16, checks.free_device_milli),
         # Of equally full nodes the one with least CPU, then memory, to spare.
-        Rank("least_cpu_left", 27, checks.spare_cpu),
+        Rank("least_cpu_left", 21, checks.spare_cpu),
         Rank("least_memory_left", 8, checks.spare_memory),
     )
 
@@ -146,7 +151,7 @@ def pick_slots(view: RowView) -> list[int]:
     """The device slots of a one-row view that the task takes.
 
     A slice takes the device with least room left, so that remainders stay few; whole devices are taken from the
-    lowest slot on. All of them are of one flavor: of several possible ones, that with most free devices.
+    lowest slot on. All of them are of one flavor: of several with enough, the nearest, then that with most devices.
     """
     demand = view.demand
     if demand is None:
@@ -155,10 +160,28 @@ def pick_slots(view: RowView) -> list[int]:
         return [int(view.room_left()[0].argmin())]
     slots = np.flatnonzero(view.admissible[0])
     if len(view.fits.mixed_flavors) > 1:
-        flavors = view.columns.device_flavor[view.rows][0][slots]
-        found, counts = np.unique(flavors, return_counts=True)
-        slots = slots[flavors == found[counts.argmax()]]
+        slots = slots[view.columns.device_flavor[view.rows][0][slots] == _nearest_flavor(view, slots)]
     return [int(slot) for slot in slots[: demand.count]]
+
+
+def _nearest_flavor(view: RowView, slots: IntArray) -> int:
+    """Of the flavors with enough of these slots the nearest, then that with most, then the first by name."""
+    flavors, steps = view.columns.device_flavor[view.rows][0], view.fits.slot_steps[view.shape[0]]
+    needed = view.demand.count if view.demand is not None else 0
+    names = dict(zip(view.fits.mixed_flavors, view.fits.flavor_names, strict=True))
+    found, firsts, counts = np.unique(flavors[slots], return_index=True, return_counts=True)
+    order = [
+        (int(steps[slots[first]]), -int(count), names[int(flavor)], int(flavor))
+        for flavor, first, count in zip(found, firsts, counts, strict=True)
+        if count >= needed
+    ]
+    return min(order)[-1]
+
+
+def describe_ranks(view: RowView) -> list[tuple[str, int]]:
+    """What each comparison said of a one-row view; a comparison that does not apply is left out."""
+    values = ((rank.name, rank.measure(view)) for rank in RANKS)
+    return [(name, int(value[0])) for name, value in values if value is not None]
 
 
 def lowest(snapshot: Snapshot, rows: IntArray) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from millpond_contracts.bodies.jobs import TaskKind
 from millpond_contracts.ecosystem import EcosystemRequirement
 from millpond_contracts.ids import JobId, PoolId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import MAX_COUNT, MAX_CPU_MILLI, MAX_MEMORY_MIB, WHOLE_DEVICE_MILLI
@@ -47,7 +48,8 @@ class RequestClass:
     """Everything that decides where a task may run, without whose turn it is.
 
     `tolerations` are taint keys, or `key=value`; `labels` must all be equal on the node; `allow_unknown` accepts
-    attributes and versions that a node does not report. `simulated` = only simulated nodes can act it out.
+    attributes and versions that a node does not report. `simulated` = only simulated nodes can act it out. `task_kind`
+    says which attributes of a device count how much.
     """
 
     tenant: TenantId
@@ -62,6 +64,7 @@ class RequestClass:
     labels: tuple[tuple[str, str], ...] = ()
     allow_unknown: bool = False
     simulated: bool = False
+    task_kind: TaskKind = TaskKind.GENERAL
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -72,7 +75,7 @@ class RequestClass:
         values = (self.tenant, self.pool, self.cpu_milli, self.memory_mib, self.devices, self.needs_image)
         matched = (self.architectures, self.ecosystem, self.tolerations, self.labels)
         accepted = (self.allow_unknown, self.simulated)
-        object.__setattr__(self, "_hash", hash((values, matched, accepted)))  # a key on every decision
+        object.__setattr__(self, "_hash", hash((values, matched, accepted, self.task_kind)))  # a key on every decision
 
     def __hash__(self) -> int:
         return self._hash

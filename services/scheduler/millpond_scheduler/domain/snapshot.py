@@ -103,6 +103,10 @@ class Snapshot:
             raise KeyError(f"row {row} holds no node")
         return record
 
+    def get_node(self, node: NodeId) -> NodeRecord:
+        """The description of a node that is here."""
+        return self.record_at(self._row_of[node])
+
     def list_nodes(self, pool: PoolId | None = None) -> Iterator[tuple[int, NodeRecord]]:
         """Rows in use with their nodes, of one pool or of all; for whoever looks on, as tests and simulations do."""
         for row, record in enumerate(self._records):

@@ -7,7 +7,7 @@ import numpy as np
 from millpond_contracts.bodies.nodes import DeviceSharing
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.columns import ABSENT, BoolArray, IntArray
-from millpond_scheduler.domain.fits import ShapeFits
+from millpond_scheduler.domain.fits import FURTHEST, ShapeFits
 from millpond_scheduler.domain.requests import DeviceDemand
 from millpond_scheduler.domain.snapshot import Snapshot
 
@@ -96,8 +96,34 @@ class RowView:
         return (self.columns.device_memory_total if self.empty else self.columns.device_memory_free)[self.rows]
 
     def room_left(self) -> IntArray:
-        """Milli that a slice would leave on each admissible device, NO_DEVICE on the others."""
-        return np.where(self.admissible, self.device_milli_free - self.slice_milli(), NO_DEVICE)
+        """Milli that a slice would leave on each admissible device, NO_DEVICE on the others.
+
+        Where a node has devices of several flavors, only the nearest with room count.
+        """
+        open_ = self.admissible
+        if self.has_mixed_steps:
+            steps = np.where(open_, self.fits.slot_steps[self.shape], NO_DEVICE)
+            open_ = open_ & (steps == steps.min(axis=1, keepdims=True))
+        return np.where(open_, self.device_milli_free - self.slice_milli(), NO_DEVICE)
+
+    @property
+    def has_mixed_steps(self) -> bool:
+        """Whether devices of one node may be nearer to the request than others."""
+        return self.fits.has_steps and len(self.fits.mixed_flavors) > 1
+
+    def nearest_steps(self) -> IntArray:
+        """Per row how far the nearest devices are that the task could take now; FURTHEST where there are none."""
+        if self.demand is None or not self.has_mixed_steps:
+            return self.fits.steps[self.shape]
+        flavor = self.columns.device_flavor[self.rows]
+        slot_steps = self.fits.slot_steps[self.shape]
+        nearest: IntArray = np.full(len(self.shape), FURTHEST, dtype=np.int64)
+        for index in self.fits.mixed_flavors:
+            open_ = self.admissible & (flavor == index)
+            enough = np.count_nonzero(open_, axis=1) >= self.demand.count
+            steps = np.where(open_, slot_steps, FURTHEST).min(axis=1)
+            nearest = np.where(enough, np.minimum(nearest, steps), nearest)
+        return nearest
 
     def _find_roomy(self, demand: DeviceDemand) -> BoolArray:
         if demand.is_whole:

@@ -166,7 +166,7 @@ class Leader:
         lease = self._lease()
         async with self._database.begin(SYSTEM) as unit:
             if self.shard is None:
-                shard = await load_shard(unit, lease)
+                shard = await load_shard(unit, lease, self._rules.policy.distance)
                 changed = True
             else:
                 shard = self.shard

@@ -27,7 +27,9 @@ from millpond_kernel.idempotency import IdempotencyKey, run_idempotent
 from millpond_kernel.pagination import Paging, make_page
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store import jobs, tasks
+from millpond_scheduler.usecases.distances import list_placed
 from millpond_scheduler.usecases.jobs import cancel_job, explain_job, read_job, submit_job, submit_jobs
+from millpond_scheduler.usecases.mirror import Mirror
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -88,10 +90,18 @@ async def get_job(request: Request, response: Response, caller: ReaderCaller, jo
 
 @router.get("/{job_id}/explain", name="explain_job")
 async def explain(request: Request, caller: ReaderCaller, job_id: JobId) -> Explanation:
-    """Why a job waits: one dominant reason, nodes per reason, its limits, its place, and what would let it start."""
+    """Why a job waits: one dominant reason, nodes per reason, its limits, its place, and what would let it start.
+
+    Of what runs it says how near the devices are to what was asked for.
+    """
     kernel: Kernel = request.app.state.kernel
+    mirror: Mirror = request.app.state.mirror
     async with kernel.database.begin(caller.scope) as unit:
-        return await explain_job(unit, job_id)
+        explanation = await explain_job(unit, job_id)
+    # Nodes are nobody's: what they have is read in the system's scope, once it is known that the caller sees the job.
+    async with kernel.database.begin(SYSTEM) as unit:
+        placed = await list_placed(unit, job_id, mirror.policy.distance)
+    return explanation.model_copy(update={"placed": placed})
 
 
 @router.get("/{job_id}/tasks")

@@ -297,6 +297,25 @@ async def read_states(unit: UnitOfWork, allocations: Iterable[UUID]) -> dict[UUI
     return {row["id"]: AllocationState(row["state"]) for row in rows}
 
 
+async def list_live_ids(unit: UnitOfWork) -> list[UUID]:
+    """The ids of all allocations that hold something."""
+    rows = await unit.fetch("SELECT id FROM allocation WHERE state <> 'released'")
+    return [row["id"] for row in rows]
+
+
+async def list_live_of_job(unit: UnitOfWork, job: JobId, limit: int) -> list[AllocationRecord]:
+    """What a job's tasks hold now, the first of them by id."""
+    rows = await unit.fetch(
+        "SELECT * FROM allocation WHERE job_id = $1 AND state <> 'released' ORDER BY id LIMIT $2", job, limit
+    )
+    return [allocation_record(row) for row in rows]
+
+
+async def list_by_ids(unit: UnitOfWork, ids: Sequence[UUID]) -> list[AllocationRecord]:
+    """Those of the allocations that there are."""
+    return [allocation_record(row) for row in await unit.fetch("SELECT * FROM allocation WHERE id = ANY($1)", ids)]
+
+
 @dataclass(frozen=True, slots=True)
 class AllocationFilter:
     """Which allocations a list shows; empty and None = any. Every label wanted must be there."""

@@ -181,6 +181,21 @@ async def list_waiting(unit: UnitOfWork, tasks: Sequence[UUID] | None) -> list[a
     )
 
 
+async def list_long_waiting(unit: UnitOfWork, seconds: int, jobs: int, tasks: int) -> list[UUID]:
+    """Tasks that have waited so long: of so many jobs, the first in the order of decision, so many of each group."""
+    rows = await unit.fetch(
+        "WITH aged AS (SELECT job_id FROM task WHERE state = 'pending'"
+        "  AND queued_at < clock_timestamp() - make_interval(secs => $1)"
+        "  GROUP BY job_id ORDER BY -max(priority), min(queued_at), job_id LIMIT $2)"
+        " SELECT id FROM (SELECT id, row_number() OVER (PARTITION BY job_id, group_name ORDER BY index) AS place"
+        "  FROM task JOIN aged USING (job_id) WHERE state = 'pending') AS t WHERE place <= $3",
+        float(seconds),
+        jobs,
+        tasks,
+    )
+    return [row["id"] for row in rows]
+
+
 async def list_specs(unit: UnitOfWork, jobs: Sequence[UUID]) -> list[asyncpg.Record]:
     """What the leader keeps of jobs: names, labels, and groups without commands and environments as a JSON text."""
     return await unit.fetch(

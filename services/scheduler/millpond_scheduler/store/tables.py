@@ -330,4 +330,7 @@ price_view = Table(
     Column("valid_from", INSTANT, nullable=False),
     Column("valid_to", INSTANT, nullable=True),
     Column("generation", BigInteger, nullable=False),
+    Column("currency", Text, nullable=True),
+    Column("minimum_seconds", Integer, nullable=True),
+    Column("lines", JSONB, nullable=True),
 )

@@ -120,14 +120,21 @@ async def write_project(unit: UnitOfWork, project: ProjectView, *, deleted: bool
 async def write_price(unit: UnitOfWork, price: PriceVersionView) -> bool:
     """Takes a price version as billing tells it; False = it was known as newly or newer."""
     touched = await unit.execute(
-        "INSERT INTO price_view AS v (id, tenant_id, valid_from, valid_to, generation) VALUES ($1, $2, $3, $4, $5)"
+        "INSERT INTO price_view AS v"
+        " (id, tenant_id, valid_from, valid_to, generation, currency, minimum_seconds, lines)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
         " ON CONFLICT (id) DO UPDATE SET valid_from = excluded.valid_from, valid_to = excluded.valid_to,"
-        " generation = excluded.generation WHERE excluded.generation > v.generation",
+        " generation = excluded.generation, currency = excluded.currency, minimum_seconds = excluded.minimum_seconds,"
+        # A row from before prices were kept with their version is filled, though it is as new.
+        " lines = excluded.lines WHERE excluded.generation > v.generation OR v.lines IS NULL",
         price.price_version_id,
         price.tenant_id,
         price.valid_from,
         price.valid_to,
         price.generation,
+        price.currency,
+        price.minimum_seconds,
+        [line.model_dump(mode="json") for line in price.lines],
     )
     return touched == 1
 
@@ -168,6 +175,14 @@ async def list_prices(unit: UnitOfWork, now: datetime) -> list[asyncpg.Record]:
     """Price versions that are or will be in force, newest first."""
     return await unit.fetch(
         "SELECT * FROM price_view WHERE valid_to IS NULL OR valid_to > $1 ORDER BY valid_from DESC, id DESC", now
+    )
+
+
+async def list_node_versions(unit: UnitOfWork) -> list[asyncpg.Record]:
+    """Every node that is not removed: what tells whether it is as it was."""
+    return await unit.fetch(
+        "SELECT v.node_id, v.generation, coalesce(l.silent, true) AS silent"
+        " FROM node_view v JOIN node_guard g USING (node_id) LEFT JOIN node_lease l USING (node_id) WHERE NOT v.removed"
     )
 
 

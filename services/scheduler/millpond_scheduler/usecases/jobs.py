@@ -42,7 +42,7 @@ async def submit_job(unit: UnitOfWork, caller: Principal, spec: JobSpec) -> JobV
     if virtual_pool is None:
         raise ProblemError(ErrorCode.VIRTUAL_POOL_UNKNOWN, f"There is no virtual pool {spec.virtual_pool}.")
     tenant, pool = TenantId.of(virtual_pool["tenant_id"]), PoolId.of(virtual_pool["pool_id"])
-    project = await _find_project(unit, caller, spec, tenant)
+    project = await find_project(unit, caller, spec, tenant)
     job = JobId.new()
     created = await jobs.insert_job(unit, job, spec, tenant, project, pool)
     view = JobView(
@@ -79,8 +79,12 @@ async def submit_jobs(unit: UnitOfWork, caller: Principal, batch: JobBatch) -> J
     return JobBatchView(jobs=[await submit_job(unit, caller, spec) for spec in batch.jobs])
 
 
-async def _find_project(unit: UnitOfWork, caller: Principal, spec: JobSpec, tenant: TenantId) -> ProjectId | None:
-    """The project a job counts for: that of a bound key, else the one it names."""
+async def find_project(unit: UnitOfWork, caller: Principal, spec: JobSpec, tenant: TenantId) -> ProjectId | None:
+    """The project a job counts for: that of a bound key, else the one it names.
+
+    Raises:
+        ProblemError: 404 for a project that this tenant, or this key, does not have.
+    """
     named = spec.project_id
     if caller.project_id is not None and named in (None, caller.project_id):
         return caller.project_id

@@ -1,17 +1,22 @@
-"""What rows and contract bodies mean to the domain: nodes, rules, requests, waiting tasks, holdings."""
+"""What rows and contract bodies mean to the domain: nodes, rules, requests, waiting tasks, holdings, prices."""
 
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+
+import asyncpg
 
 from millpond_contracts.bodies.jobs import (
     AllocationState,
     DeviceRequest,
+    Preferences,
     Requirements,
     Toleration,
     minimum_value,
 )
 from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView, PoolView
-from millpond_contracts.ids import PoolId, TenantId
+from millpond_contracts.ids import PoolId, PriceVersionId, TenantId
+from millpond_contracts.prices import PublishedPrices, Sku
 from millpond_contracts.quantities import microseconds_between
 from millpond_contracts.resources import DeviceHealth
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
@@ -90,6 +95,7 @@ def request_class(tenant: TenantId, pool: PoolId, group: dict[str, Any]) -> Requ
         labels=tuple(sorted(requires.labels.items())),
         allow_unknown=requires.allow_unknown,
         simulated=group.get("simulated", False),
+        task_kind=Preferences.model_validate(group.get("prefers", {})).task_kind,
     )
 
 
@@ -131,4 +137,19 @@ def holding_of(allocation: AllocationRecord) -> Holding:
         cpu_milli=allocation.cpu_milli,
         memory_mib=allocation.memory_mib,
         devices=tuple(DevicePick(share.device_id, share.milli, share.memory_mib or 0) for share in allocation.devices),
+    )
+
+
+def published_prices(row: asyncpg.Record) -> PublishedPrices | None:
+    """The prices of a version's row; None while only the version is known, not what it costs."""
+    if row["lines"] is None:
+        return None
+    return PublishedPrices(
+        version=PriceVersionId.of(row["id"]),
+        tenant=None if row["tenant_id"] is None else TenantId.of(row["tenant_id"]),
+        currency=row["currency"],
+        valid_from=microseconds_of(row["valid_from"]),
+        valid_to=None if row["valid_to"] is None else microseconds_of(row["valid_to"]),
+        minimum_seconds=row["minimum_seconds"],
+        per_hour={Sku.parse(line["sku"]): Decimal(line["per_hour"]) for line in row["lines"]},
     )

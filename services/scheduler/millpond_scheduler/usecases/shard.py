@@ -33,6 +33,7 @@ from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import Resource, VirtualPoolState, with_reserved
 from millpond_scheduler.domain.candidates import CandidateCache
+from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.plans import Claim, Placement
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
@@ -109,6 +110,7 @@ class Shard:
     """The leader's memory. Only the leader touches it, one step at a time."""
 
     snapshot: Snapshot = field(default_factory=Snapshot)
+    distance: DistanceRules = field(default_factory=DistanceRules)
     cache: CandidateCache = field(init=False)
     pools: dict[PoolId, PoolView] = field(default_factory=dict)
     virtual_pools: dict[VirtualPoolId, VirtualPoolState] = field(default_factory=dict)
@@ -125,7 +127,7 @@ class Shard:
     claims: dict[TaskId, ClaimMemory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.cache = CandidateCache(self.snapshot)
+        self.cache = CandidateCache(self.snapshot, distance=self.distance)
 
     def queue(self) -> Iterable[QueuedTask]:
         """The waiting tasks in any order."""
@@ -227,7 +229,7 @@ class Shard:
             used[resource] = used.get(resource, 0) + sign * amount
 
 
-async def load_shard(unit: UnitOfWork, lease: Lease) -> Shard:
+async def load_shard(unit: UnitOfWork, lease: Lease, distance: DistanceRules | None = None) -> Shard:
     """Everything, read under the leader's epoch.
 
     Raises:
@@ -236,14 +238,12 @@ async def load_shard(unit: UnitOfWork, lease: Lease) -> Shard:
     await check_epoch(unit, lease)
     # Before the rows: what is noted from now on is applied again, which changes nothing.
     await take_changes(unit)
-    shard = Shard()
-    await _load_pools(unit, shard)
-    await _load_virtual_pools(unit, shard)
-    await _load_prices(unit, shard)
-    _apply_nodes(shard, await views.list_nodes(unit, None))
+    shard = Shard(distance=distance or DistanceRules())
+    await load_rules(unit, shard)
+    apply_nodes(shard, await views.list_nodes(unit, None))
     for record in await allocations.list_live(unit):
         shard.hold(record)
-    await _load_waiting(unit, shard, None)
+    await load_waiting(unit, shard, None)
     return shard
 
 
@@ -271,12 +271,19 @@ async def apply_changes(unit: UnitOfWork, shard: Shard, changes: Changes) -> Non
         for allocation, state in (await allocations.read_states(unit, changed)).items():
             shard.note_state(AllocationId.of(allocation), state)
     if nodes := changes.get(ChangeKind.NODE):
-        _apply_nodes(shard, await views.list_nodes(unit, list(nodes)))
+        apply_nodes(shard, await views.list_nodes(unit, list(nodes)))
         await _reread_live(unit, shard, nodes)
     if tasks := changes.get(ChangeKind.TASK):
         for task in tasks:
             shard.waiting.pop(TaskId.of(task), None)
-        await _load_waiting(unit, shard, list(tasks))
+        await load_waiting(unit, shard, list(tasks))
+
+
+async def load_rules(unit: UnitOfWork, shard: Shard) -> None:
+    """Reads what is small: pools, virtual pools with their limits, prices."""
+    await _load_pools(unit, shard)
+    await _load_virtual_pools(unit, shard)
+    await _load_prices(unit, shard)
 
 
 async def _load_pools(unit: UnitOfWork, shard: Shard) -> None:
@@ -316,7 +323,8 @@ async def _load_prices(unit: UnitOfWork, shard: Shard) -> None:
     ]
 
 
-def _apply_nodes(shard: Shard, rows: Sequence[asyncpg.Record]) -> None:
+def apply_nodes(shard: Shard, rows: Sequence[asyncpg.Record]) -> None:
+    """Takes nodes as the views tell them; those that were removed leave."""
     for row in rows:
         node = NodeView.model_validate(row["body"])
         if row["removed"]:
@@ -343,7 +351,8 @@ def _on_nodes(shard: Shard, nodes: Iterable[UUID]) -> list[tuple[AllocationId, A
     return [(shard.holders[task], shard.live[shard.holders[task]]) for task in held if task in shard.holders]
 
 
-async def _load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | None) -> None:
+async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | None) -> None:
+    """Reads waiting tasks, some or (None) all, with what their jobs say."""
     rows = await jobs.list_waiting(unit, tasks)
     wanted = sorted({row["job_id"] for row in rows})
     tenants = {row["job_id"]: TenantId.of(row["tenant_id"]) for row in rows}

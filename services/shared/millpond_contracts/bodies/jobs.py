@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictInt, StringConstraints, model_validator
 
+from millpond_contracts.bodies.distances import DistanceView
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ecosystem import EcosystemRequirement
 from millpond_contracts.ids import (
@@ -156,6 +157,21 @@ class RunSpec(Incoming):
 MAX_GANG = 1000
 
 
+class TaskKind(StrEnum):
+    """What a task does with its device: which attributes count, by weights that an operator may change."""
+
+    GENERAL = "general"
+    TRAINING = "training"
+    INFERENCE = "inference"
+    IO = "io"
+
+
+class Preferences(Incoming):
+    """Soft wishes: of the nodes that may take a task, the nearest to its needs takes it; nothing is excluded."""
+
+    task_kind: TaskKind = TaskKind.GENERAL
+
+
 class GroupSpec(Incoming):
     """`count` identical tasks. They start independently of one another, or with `gang` all together or not at all.
 
@@ -168,6 +184,7 @@ class GroupSpec(Incoming):
     gang: bool = False
     resources: Resources
     requires: Requirements = Requirements()
+    prefers: Preferences = Preferences()
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     run: RunSpec
     stop_grace_seconds: StrictInt = Field(10, ge=0, le=3600)
@@ -428,22 +445,37 @@ class Unblock(Outgoing):
     effect: str
 
 
-class Explanation(Outgoing):
-    """Why a job waits: one dominant reason, the count of nodes per reason (summing to the pool's nodes), what helps."""
+class Verdict(Outgoing):
+    """Why something cannot start: one dominant reason, nodes per reason (summing to the pool's nodes), what helps."""
 
-    job_id: JobId
-    state: JobState
-    as_of: Instant
     dominant: str
     message: str
-    position: int | None = Field(None, description="1 = next in the queue of the virtual pool")
     counts: dict[str, int] = Field(default_factory=dict)
     nodes: int = 0
     admission: list[AdmissionView] = Field(default_factory=list)
     largest_free_block: int | None = Field(None, description="free whole devices on the best node")
     gang: GangView | None = None
     would_unblock: list[Unblock] = Field(default_factory=list)
+
+
+class PlacedView(Outgoing):
+    """Tasks of a group that hold devices of one flavor now, and how far the first of these is from their needs."""
+
+    group: str
+    tasks: int
+    flavor: str
+    distance: DistanceView
+
+
+class Explanation(Verdict):
+    """Why a job waits, and how near the devices that it holds are to its needs (of its first 1000 tasks)."""
+
+    job_id: JobId
+    state: JobState
+    as_of: Instant
+    position: int | None = Field(None, description="1 = next in the queue of the virtual pool")
     estimated_start: Instant | None = None
+    placed: list[PlacedView] = Field(default_factory=list)
 
 
 class UsageLine(Outgoing):
