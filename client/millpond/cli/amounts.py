@@ -131,6 +131,11 @@ def show_amount(resource: str, amount: int) -> str:
     return f"{shown} {noun}" if shown == "1" else f"{shown} {noun}s"
 
 
+def show_share(permille: int) -> str:
+    """Thousandths as people read them: `3.5 %`."""
+    return f"{permille / 10:g} %"
+
+
 def show_seconds(seconds: float) -> str:
     """A duration in its two largest units: `48s`, `3m 20s`, `2h 5m`, `4d 1h`."""
     whole = max(0, int(seconds))

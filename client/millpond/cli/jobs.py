@@ -13,7 +13,16 @@ from rich.live import Live
 from rich.markup import escape
 from rich.text import Text
 
-from millpond.cli.amounts import parse_instant, show_age, show_amount, show_mib, show_milli, show_seconds, show_time
+from millpond.cli.amounts import (
+    parse_instant,
+    show_age,
+    show_amount,
+    show_mib,
+    show_milli,
+    show_seconds,
+    show_share,
+    show_time,
+)
 from millpond.cli.completing import complete_jobs, complete_projects, complete_tenants, complete_virtual_pools
 from millpond.cli.rendering import (
     Column,
@@ -38,9 +47,11 @@ from millpond_contracts.bodies.jobs import (
     JobDetail,
     JobState,
     JobView,
+    PlacedView,
     QueueEntry,
     Resources,
     TaskView,
+    Verdict,
 )
 
 _RECENT = 20
@@ -262,17 +273,29 @@ def explanation_text(explanation: Explanation) -> RenderableType:
         fields.append(("expected", show_time(explanation.estimated_start)))
     if explanation.largest_free_block is not None:
         fields.append(("largest free block", f"{explanation.largest_free_block} whole devices on one node"))
-    parts: list[RenderableType] = [field_grid(fields)]
-    if explanation.counts:
-        rows = [[words(reason), str(count)] for reason, count in _by_count(explanation.counts)]
-        rows.append(["all nodes", str(explanation.nodes)])
+    fields += [(f"runs on {each.flavor}", _placed(each)) for each in explanation.placed]
+    return Group(field_grid(fields), *reason_parts(explanation))
+
+
+def _placed(each: PlacedView) -> str:
+    near = f"{each.tasks} of {each.group}, {show_share(each.distance.permille)} from what was asked for"
+    parts = [f"{words(part.attribute)} {show_share(part.permille)}" for part in each.distance.parts]
+    return f"{near} ({', '.join(parts)})" if parts else near
+
+
+def reason_parts(verdict: Verdict) -> list[RenderableType]:
+    """What stands behind a reason: nodes by reason, limits, and what would help."""
+    parts: list[RenderableType] = []
+    if verdict.counts:
+        rows = [[words(reason), str(count)] for reason, count in _by_count(verdict.counts)]
+        rows.append(["all nodes", str(verdict.nodes)])
         parts += [Text("\nthe pool's nodes", style="bold"), make_table([("reason", False), ("nodes", True)], rows)]
-    if explanation.admission:
-        parts += [Text("\nlimits of the virtual pool", style="bold"), _admission_table(explanation.admission)]
-    if explanation.would_unblock:
+    if verdict.admission:
+        parts += [Text("\nlimits of the virtual pool", style="bold"), _admission_table(verdict.admission)]
+    if verdict.would_unblock:
         parts.append(Text("\nwhat would help", style="bold"))
-        parts += [Text(f"  - {each.action}: {each.effect}") for each in explanation.would_unblock]
-    return Group(*parts)
+        parts += [Text(f"  - {each.action}: {each.effect}") for each in verdict.would_unblock]
+    return parts
 
 
 def _by_count(counts: dict[str, int]) -> list[tuple[str, int]]:

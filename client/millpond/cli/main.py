@@ -15,6 +15,7 @@ from millpond.cli import (
     keys,
     limits,
     nodes,
+    planning,
     pools,
     prices,
     profiles,
@@ -69,6 +70,7 @@ def choose(
 # The order is the order of the help page: what a newcomer needs first comes first.
 for module in (
     submitting,
+    planning,
     jobs,
     following,
     top,

@@ -34,10 +34,13 @@ from millpond_contracts.bodies.jobs import (
     JobDetail,
     JobSpec,
     JobView,
+    Preferences,
     Resources,
     RunSpec,
     SimulateSpec,
+    TaskKind,
 )
+from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.bodies.tenants import Me, VirtualPoolView
 from millpond_contracts.ids import TaskId, TenantId
 
@@ -179,6 +182,50 @@ class Client:
             labels=dict(labels or {}),
         )
         return self.jobs.submit(spec)
+
+    def plan(
+        self,
+        command: Sequence[str],
+        *,
+        cpu_milli: int,
+        memory_mib: int,
+        devices: DeviceRequest | None = None,
+        count: int = 1,
+        gang: bool = False,
+        virtual_pool: str | None = None,
+        time_limit_seconds: int | None = None,
+        task_kind: TaskKind = TaskKind.GENERAL,
+    ) -> PlanView:
+        """Says where such a job would start now and what it would cost; `client.jobs.plan` takes a whole `JobSpec`.
+
+        Args:
+            command: The program and its arguments.
+            cpu_milli: Thousandths of a core per task.
+            memory_mib: MiB per task.
+            devices: Accelerators per task.
+            count: How many tasks of this kind.
+            gang: They start all together or not at all.
+            virtual_pool: Id or name; None = the profile's, else the only one there is.
+            time_limit_seconds: For each task; with one there is an expected total.
+            task_kind: What the tasks do: the devices nearest to such work come first.
+        """
+        resources = Resources(cpu_milli=cpu_milli, memory_mib=memory_mib, devices=() if devices is None else (devices,))
+        group = GroupSpec(
+            count=count,
+            gang=gang,
+            resources=resources,
+            prefers=Preferences(task_kind=task_kind),
+            run=RunSpec(command=tuple(command)),
+        )
+        pool = self.find_virtual_pool(virtual_pool)
+        return self.jobs.plan(
+            JobSpec(
+                name="plan",
+                virtual_pool=pool.virtual_pool_id,
+                groups=(group,),
+                time_limit_seconds=time_limit_seconds,
+            )
+        )
 
     def wait(self, job: JobRef, *, timeout_seconds: float | None = None) -> JobDetail:
         """The job once it has ended; see `client.jobs.wait`."""

@@ -20,6 +20,7 @@ from millpond_contracts.bodies.jobs import (
     TaskState,
     TaskView,
 )
+from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.ids import JobId, ProjectId, TaskId, TenantId, VirtualPoolId
 
 FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -32,6 +33,10 @@ class Jobs(Noun):
     def submit(self, spec: JobSpec) -> JobView:
         """Submits a job; it is queued even when nothing could start it now."""
         return self._send(create("/v1/jobs", spec, JobView))
+
+    def plan(self, spec: JobSpec) -> PlanView:
+        """Where the job would start now and what it would cost; nothing is changed or held."""
+        return self._send(act("/v1/plans", PlanView, spec))
 
     def submit_batch(self, specs: Sequence[JobSpec]) -> tuple[JobView, ...]:
         """Submits several jobs, all or none; their views come in the same order."""

@@ -13,7 +13,7 @@ from tests.unit.client.commands import run
 pytestmark = pytest.mark.unit
 
 WANTED = {
-    "Your jobs": ("submit", "ps", "job", "logs", "explain", "cancel", "wait", "queue", "top"),
+    "Your jobs": ("submit", "plan", "ps", "job", "logs", "explain", "cancel", "wait", "queue", "top"),
     "Machines and pools": ("nodes", "node", "pools", "pool", "capacity", "devices", "flavors", "join", "join-token"),
     "Tenants and limits": ("tenant", "project", "key", "limit", "usage"),
     "Money": ("bill", "export", "exports", "report", "price"),

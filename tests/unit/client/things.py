@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from millpond_contracts.bodies.bills import ChargeKind, ChargeView, StatementState, StatementView
+from millpond_contracts.bodies.distances import DistancePartView, DistanceView
 from millpond_contracts.bodies.jobs import (
     AdmissionView,
     Explanation,
@@ -19,6 +20,7 @@ from millpond_contracts.bodies.jobs import (
     TaskState,
     TaskView,
     Unblock,
+    Verdict,
 )
 from millpond_contracts.bodies.nodes import (
     CordonReason,
@@ -29,6 +31,7 @@ from millpond_contracts.bodies.nodes import (
     PoolIsolation,
     PoolView,
 )
+from millpond_contracts.bodies.plans import Offer, OfferPart, OfferPrice, OfferQuote, PlanView
 from millpond_contracts.bodies.tenants import (
     Limit,
     Limits,
@@ -37,7 +40,7 @@ from millpond_contracts.bodies.tenants import (
     TenantView,
     VirtualPoolView,
 )
-from millpond_contracts.ids import JobId, NodeId, PoolId, TaskId, TenantId, VirtualPoolId
+from millpond_contracts.ids import JobId, NodeId, PoolId, PriceVersionId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import ExactDecimal, Money
 
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
@@ -179,6 +182,58 @@ def explanation(job_id: JobId) -> Explanation:
             )
         ],
         would_unblock=[Unblock(action="raise the limit of memory", effect="the job would start")],
+    )
+
+
+def offer(flavor: str | None = "a100", starts: int = 2, per_hour: str = "18.396", total: str | None = "9.198") -> Offer:
+    part = DistancePartView(attribute="bf16_tflops", weight=4, wanted=300, offered=312, permille=9)
+    line = OfferPrice(
+        sku=f"device/{flavor}/on_demand",
+        unit="device",
+        quantity=ExactDecimal("2"),
+        unit_per_hour=money("9"),
+        per_hour=money("18"),
+        price_version_id=PriceVersionId.new(),
+    )
+    return Offer(
+        pool_id=POOL,
+        pool="default",
+        flavors=[] if flavor is None else [flavor],
+        tasks=2,
+        starts_now=starts,
+        nodes=1,
+        distance_permille=9,
+        parts=[
+            OfferPart(
+                group="main",
+                tasks=starts,
+                flavor=flavor,
+                nodes=1,
+                cpu_milli=1000,
+                memory_mib=1024,
+                device_milli=1000,
+                distance=DistanceView(permille=9, step=0, parts=[part]),
+            )
+        ],
+        quote=OfferQuote(
+            per_hour=money(per_hour),
+            total=None if total is None else money(total),
+            minimum_seconds=60,
+            price_version_id=line.price_version_id,
+            lines=[line],
+        ),
+        expires_at=NOW + timedelta(seconds=60),
+    )
+
+
+def plan(*offers: Offer, waits: bool = False) -> PlanView:
+    reason = Verdict(dominant="not_enough_devices", message="no matching node has enough free devices", nodes=1)
+    return PlanView(
+        as_of=NOW,
+        virtual_pool_id=VIRTUAL_POOL,
+        pool_id=POOL,
+        offers=list(offers),
+        explanation=reason.model_copy(update={"counts": {"not_enough_devices": 1}}) if waits else None,
     )
 
 

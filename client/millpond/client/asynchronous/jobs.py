@@ -21,6 +21,7 @@ from millpond_contracts.bodies.jobs import (
     TaskState,
     TaskView,
 )
+from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.ids import JobId, ProjectId, TaskId, TenantId, VirtualPoolId
 
 FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
@@ -33,6 +34,10 @@ class Jobs(Noun):
     async def submit(self, spec: JobSpec) -> JobView:
         """Submits a job; it is queued even when nothing could start it now."""
         return await self._send(create("/v1/jobs", spec, JobView))
+
+    async def plan(self, spec: JobSpec) -> PlanView:
+        """Where the job would start now and what it would cost; nothing is changed or held."""
+        return await self._send(act("/v1/plans", PlanView, spec))
 
     async def submit_batch(self, specs: Sequence[JobSpec]) -> tuple[JobView, ...]:
         """Submits several jobs, all or none; their views come in the same order."""
