@@ -4,6 +4,7 @@ import email.utils
 import ipaddress
 from datetime import datetime
 from http import HTTPStatus
+from ssl import SSLContext
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -54,26 +55,37 @@ class BadAddress(ValueError):
 class HttpClient:
     """Requests to one base URL over kept connections."""
 
-    def __init__(self, url: str, transport: httpx.AsyncBaseTransport | None = None, connections: int = 32) -> None:
-        """Prepare; nothing is connected yet. `transport` None = the network.
-
-        Args:
-            connections: most at one time; a quarter of them is kept open while idle.
+    def __init__(
+        self, url: str, transport: httpx.AsyncBaseTransport | None = None, tls: SSLContext | None = None
+    ) -> None:
+        """Prepare; nothing is connected yet. `transport` None = the network, `tls` None = a context of its own.
 
         Raises:
             BadAddress: not an http or https URL.
         """
+        self._url = check_url(url)
+        self._transport = transport
+        self._tls = tls or httpx.create_ssl_context()
         self._outages = {service: Outage(service) for service in ("registry", "scheduler")}
         self._http = httpx.AsyncClient(
-            base_url=check_url(url),
+            base_url=self._url,
             transport=transport,
+            verify=self._tls,
             headers={"user-agent": f"millpond-node-agent/{VERSION}", "content-type": "application/json"},
-            limits=httpx.Limits(
-                max_connections=connections, max_keepalive_connections=connections // 4, keepalive_expiry=60.0
-            ),
+            limits=httpx.Limits(max_connections=32, max_keepalive_connections=8, keepalive_expiry=60.0),
             # A proxy meant for the outside must not be asked about this machine itself.
             trust_env=not _is_loopback(url),
         )
+
+    def sibling(self) -> "HttpClient":
+        """Another client to the same address, with connections of its own.
+
+        Every request looks at all connections of its client, so hundreds of nodes cannot share one; making the TLS
+        context costs more than all else, and one outage is one event, so these are shared.
+        """
+        other = HttpClient(self._url, self._transport, self._tls)
+        other._outages = self._outages
+        return other
 
     async def send(
         self,

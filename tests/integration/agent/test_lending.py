@@ -67,7 +67,7 @@ async def test_pool_when_short_then_borrows_idle_nodes_and_gives_them_back_and_n
 
         (loan,) = await eventually(lent, 30)
         assert (loan["from_pool_id"], loan["threshold"], loan["amount"]) == (donor, "cpu", 32_000)
-        assert "below 16000" in loan["reason"]
+        assert "below 16 cores" in loan["reason"]
         assert loan["due_at"] > loan["arrived_at"]
         assert (await waters.operator("DELETE", f"/v1/pools/{donor}", headers={"If-Match": "*"})).status_code == 409
 

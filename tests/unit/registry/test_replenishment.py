@@ -19,6 +19,7 @@ from millpond_registry.domain.replenishment import (
     Short,
     Situation,
     Step,
+    amount_in_words,
     decide_replenishment,
 )
 
@@ -88,6 +89,14 @@ def test_pool_when_short_then_borrows_until_enough_from_the_first_donor_that_can
     assert lent(decide(*pools, idle=nodes)) == ["d1", "d2", "s1"]
     assert lent(decide(*pools, idle=nodes[2:])) == ["s1", "s2"]
     assert lent(decide(pool(NEEDY, 4000, rule(enough=6000)), *pools[1:], idle=nodes)) == []
+
+
+def test_reason_when_told_then_in_the_words_of_people() -> None:
+    (_, lend) = decide(pool(NEEDY, 500, rule(low=2500)), pool(DONOR, 4000), idle=(node(DONOR, 4000),))
+    assert isinstance(lend, Lend)
+    assert lend.reason == "pool needy has 0.5 devices of t4 available, below 2.5 devices of t4"
+    assert amount_in_words("cpu", 16_000) == "16 cores"
+    assert amount_in_words("memory", 512) == "512 MiB of memory"
 
 
 def test_pool_when_short_then_the_node_with_least_to_spare_comes() -> None:

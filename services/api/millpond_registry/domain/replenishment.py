@@ -8,9 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from millpond_contracts.bodies.loans import LoanState, LoanView, Threshold
 from millpond_contracts.ids import NodeId, PoolId
+from millpond_contracts.quantities import plain_decimal
 
 PATIENCE = timedelta(seconds=120)
 """How long an idle node may take to become empty before its loan, or its return, is called off: work came first."""
@@ -113,6 +115,14 @@ def decide_replenishment(situation: Situation) -> list[Step]:
     return [*steps, *_return(situation)]
 
 
+def amount_in_words(key: str, amount: int) -> str:
+    """An amount as people say it: `2.5 cores`, `512 MiB of memory`, `4 devices of nvidia-tesla-t4`."""
+    if key == "memory":
+        return f"{amount} MiB of memory"
+    number = plain_decimal(Decimal(amount).scaleb(-3))
+    return f"{number} cores" if key == "cpu" else f"{number} devices of {key.partition('/')[2]}"
+
+
 def _call_off(situation: Situation) -> Iterable[Step]:
     for loan in situation.loans:
         on_its_way = loan.state is LoanState.MOVING or (
@@ -137,7 +147,8 @@ def _borrow(situation: Situation, pool: PoolRoom, threshold: Threshold) -> Itera
     if has >= threshold.low:
         return
     count = sum(loan.state is not LoanState.RETURNING for loan in borrowed)
-    reason = f"pool {pool.name} has {pool.available.get(key, 0)} of {key} available, below {threshold.low}"
+    held = amount_in_words(key, pool.available.get(key, 0))
+    reason = f"pool {pool.name} has {held} available, below {amount_in_words(key, threshold.low)}"
     while has < threshold.target and count < threshold.max_nodes:
         node = _find_donation(situation, threshold, threshold.target - has)
         if node is None:
@@ -210,7 +221,7 @@ def _reason_to_return(situation: Situation, keeper: PoolRoom, loan: LoanView) ->
         return "the threshold that it was lent for is gone"
     left = situation.available(keeper, loan.threshold) - loan.amount
     if left >= rule.target:
-        return f"pool {keeper.name} has {left} of {loan.threshold} available without it"
+        return f"pool {keeper.name} has {amount_in_words(loan.threshold, left)} available without it"
     home = situation.pools.get(loan.from_pool_id)
     if (
         home is not None

@@ -52,9 +52,9 @@ class Descriptions:
         Raises:
             DescriptionRefused: a path is not there, or a file named by itself is wrong.
         """
-        self._examples = {path: read_example(path) for path in paths if _EXAMPLE.match(path)}
+        self._examples = {path: describe_nodes("openb", read_example(path)) for path in paths if _EXAMPLE.match(path)}
         self._paths = [Path(path) for path in paths if path not in self._examples]
-        self._seen: dict[Path, tuple[_Signature, FleetFile | None]] = {}
+        self._seen: dict[Path, tuple[_Signature, list[NodeDescription]]] = {}
         self._complained: set[str] = set()
         for path in self._paths:
             if not path.exists():
@@ -66,13 +66,10 @@ class Descriptions:
         """The nodes that shall be there now, by key."""
         found: dict[str, NodeDescription] = {}
         for example in self._examples.values():
-            found |= {node.key: node for node in describe_nodes("openb", example)}
+            found |= {node.key: node for node in example}
         present = [path for each in self._paths for path in self._files(each)]
         for path in present:
-            description = self._file(path)
-            if description is None:
-                continue
-            nodes = describe_nodes(path.stem, description)
+            nodes = self._file(path)
             if any(node.key in found for node in nodes):
                 self._complain(path, f"another file is called {path.stem}, too")
             else:
@@ -90,7 +87,7 @@ class Descriptions:
             return [known for known in self._seen if known.parent == path]
         return [each for each in names if each.suffix in _SUFFIXES and not each.name.startswith(".")]
 
-    def _file(self, path: Path) -> FleetFile | None:
+    def _file(self, path: Path) -> list[NodeDescription]:
         """What the file says, or said before it became wrong."""
         known = self._seen.get(path)
         try:
@@ -98,17 +95,17 @@ class Descriptions:
             signature = status.st_mtime_ns, status.st_size, status.st_ino
             if known is not None and known[0] == signature:
                 return known[1]
-            described = parse_file(path)
+            nodes = describe_nodes(path.stem, parse_file(path))
         except FileNotFoundError:
-            return None
+            return []
         except (OSError, DescriptionRefused) as error:
             self._complain(path, str(error))
-            former = None if known is None else known[1]
+            former = [] if known is None else known[1]
             self._seen[path] = _signature(path), former
             return former
-        log.info("fleet_file_read", path=str(path), nodes=count_nodes(described))
-        self._seen[path] = signature, described
-        return described
+        log.info("fleet_file_read", path=str(path), nodes=len(nodes))
+        self._seen[path] = signature, nodes
+        return nodes
 
     def _complain(self, path: Path, reason: str) -> None:
         if reason not in self._complained:

@@ -13,8 +13,6 @@ from millpond_node_agent.simulation.descriptions import Descriptions
 from millpond_node_agent.simulation.node import SimulatedNode, Site, read_left_behind
 
 _LOOK_SECONDS = 1.0
-# A long poll and a request beside it for each of a thousand nodes.
-_CONNECTIONS = 4096
 _JOINS_AT_ONCE = 8
 # So many nodes a second wake up, so that a start is no stampede.
 _WAKING_PER_SECOND = 50
@@ -47,7 +45,7 @@ class Fleet:
             url=check_url(url),
             token=settings.token,
             settings=_quiet(settings),
-            http=HttpClient(url, connections=_CONNECTIONS),
+            http=HttpClient(url),
             joining=asyncio.Semaphore(_JOINS_AT_ONCE),
         )
         self._site.folder.mkdir(mode=0o700, exist_ok=True)
@@ -74,7 +72,7 @@ class Fleet:
             wanted = described.get(key)
             if wanted is None:
                 running.node.leave()
-            elif wanted.entry != running.node.description.entry:
+            elif wanted is not running.node.description and wanted.entry != running.node.description.entry:
                 running.node.change(wanted)
         for place, key in enumerate([key for key in described if key not in self._nodes]):
             self._start(SimulatedNode(self._site, described[key]), place / _WAKING_PER_SECOND)

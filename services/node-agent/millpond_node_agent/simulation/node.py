@@ -63,6 +63,7 @@ class SimulatedNode:
         self._site = site
         self._folder = site.folder / description.key
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._http = site.http.sibling()
         self._ending = Ending(asyncio.Event())
         self._fate = Fate.STAY
 
@@ -83,7 +84,13 @@ class SimulatedNode:
 
     async def live(self, delay_seconds: float = 0.0) -> None:
         """Boot, join and work, again after each change, until told to leave or to pause."""
-        await wait_within(self._ending.asked.wait(), delay_seconds)
+        try:
+            await wait_within(self._ending.asked.wait(), delay_seconds)
+            await self._live_on()
+        finally:
+            await self._http.close()
+
+    async def _live_on(self) -> None:
         while True:
             name = self.description.entry.name
             try:
@@ -122,7 +129,7 @@ class SimulatedNode:
         here = replace(membership, url=self._site.url)  # the control plane may have moved since
         machine = Machine(runtime, hardware, _check, is_durable=False)
         settings = replace(self._site.settings, state_dir=self._folder, work_dir=self._folder)
-        await serve(settings, machine, here, key, self._site.http, self._ending)
+        await serve(settings, machine, here, key, self._http, self._ending)
 
     def _begin_boot(self, entry: NodeEntry) -> int:
         """The instant at which the node has booted; the same one after a restart of this process."""
@@ -158,7 +165,7 @@ class SimulatedNode:
             try:
                 async with self._site.joining:
                     return await unless(
-                        self._ending.asked, join_anew(self._site.http, request, self._site.url, self._folder)
+                        self._ending.asked, join_anew(self._http, request, self._site.url, self._folder)
                     )
             except Refused as refused:
                 log.error("simulated_join_refused", node=entry.name, code=refused.code, reason=refused.detail)
