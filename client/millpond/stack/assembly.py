@@ -194,8 +194,7 @@ def _split(assembly: Assembly) -> list[ProcessSpec]:
 def agent_process(assembly: Assembly, join_token: str | None) -> ProcessSpec:
     """The node agent of this machine. As root it stays root, to give each task a user of its own."""
     state, work = agent_folders(assembly.paths, assembly.user)
-    stop_tasks = ("--stop-tasks",) if assembly.options.stop_tasks else ()
-    return _agent(assembly, "agent", state, join_token, ("--work-dir", str(work), *stop_tasks))
+    return _agent(assembly, "agent", state, join_token, ("--work-dir", str(work)))
 
 
 def fleet_process(assembly: Assembly, join_token: str) -> ProcessSpec:
@@ -218,6 +217,7 @@ def _agent(assembly: Assembly, name: str, state: Path, join_token: str | None, a
         argv=python_command(
             "millpond_node_agent.main",
             *("run", "--url", assembly.options.url, "--state-dir", str(state), *arguments),
+            *(("--stop-tasks",) if assembly.options.stop_tasks else ()),
         ),
         environment=environment,
         folder=state,

@@ -101,6 +101,13 @@ def test_submit_when_the_file_holds_a_list_then_one_batch(api: FakeApi, tmp_path
     assert (waiting.code, "only a single job" in waiting.err) == (2, True)
 
 
+def test_submit_when_simulated_then_no_command_is_needed(api: FakeApi) -> None:
+    _, sent = submitted(api, "--simulate", "2m")
+    group = only_group(sent)
+    assert group.run.simulate is not None
+    assert (sent.name, group.run.command, group.run.simulate.seconds) == ("simulated", (), 120)
+
+
 def test_submit_when_a_share_is_asked_for_then_of_one_device(api: FakeApi) -> None:
     _, sent = submitted(api, "--gpu-milli", "250", "--gpu-memory", "8GiB", "--", "infer")
     (devices,) = only_group(sent).resources.devices
@@ -111,6 +118,8 @@ def test_submit_when_a_share_is_asked_for_then_of_one_device(api: FakeApi) -> No
     ("arguments", "word"),
     [
         ([], "say what to run"),
+        (["--simulate", "fast"], "a duration such as"),
+        (["--simulate", "5s", "--file", "job.json"], "not both"),
         (["--cpu", "4x", "--", "true"], "found '4x'"),
         (["--memory", "4GB", "--", "true"], "not of 1000"),
         (["--gpus", "1", "--gpu-milli", "500", "--", "true"], "not both"),

@@ -40,6 +40,7 @@ class Fleet:
         """
         self._descriptions = Descriptions(paths)
         self._lock = StateLock(settings.state_dir)
+        self._stop_tasks = settings.stop_tasks
         self._site = Site(
             folder=settings.state_dir / "nodes",
             url=check_url(url),
@@ -52,14 +53,14 @@ class Fleet:
         self._nodes: dict[str, _Running] = {}
 
     async def run(self, stop: asyncio.Event) -> ExitCode:
-        """Follow the description until `stop` is set; the nodes' tasks go on."""
+        """Follow the description until `stop` is set; the nodes' tasks go on, unless the settings stop them."""
         self._see_off_forgotten()
         while not stop.is_set():
             self.reconcile()
             await wait_within(stop.wait(), _LOOK_SECONDS)
         log.info("fleet_stopping", nodes=len(self._nodes))
         for running in self._nodes.values():
-            running.node.pause()
+            running.node.pause(stop_tasks=self._stop_tasks)
         if self._nodes:
             await asyncio.wait([running.life for running in self._nodes.values()])
         return ExitCode.OK

@@ -72,10 +72,10 @@ class SimulatedNode:
         self._fate = Fate.LEAVE
         self._end(stop_tasks=True)
 
-    def pause(self) -> None:
-        """End with the process; tasks go on, and the next process comes back as the same node."""
+    def pause(self, *, stop_tasks: bool) -> None:
+        """End with the process; tasks go on unless told otherwise, and the next process is the same node."""
         self._fate = Fate.PAUSE
-        self._end(stop_tasks=False)
+        self._end(stop_tasks=stop_tasks)
 
     def change(self, description: NodeDescription) -> None:
         """Boot again as the same node with other hardware; its work is stopped first."""
