@@ -81,7 +81,7 @@ def open_fleet(operator: Client, lab: DemoTenant, shop: DemoTenant, folder: Path
     draft = folder / ".fleet.tmp"
     draft.write_text(description.model_dump_json(), encoding="utf-8")
     os.replace(draft, folder / "fleet.json")
-    nodes = _until(lambda: _ready_nodes(operator, pool), "the simulated nodes are not ready")
+    nodes = until(lambda: _ready_nodes(operator, pool), "the simulated nodes are not ready")
     seconds = time.monotonic() - began
     gpu, npu = (next(node.devices[0].flavor for node in nodes if node.name == name) for name in ("gpu-0", "npu-0"))
     half = 1000 * GPU_NODES * PER_NODE // 2
@@ -104,15 +104,15 @@ def play(fleet: Fleet, lab: DemoTenant, shop: DemoTenant, told: Callable[[str], 
         DemoFailed: something did not come about in time, or not as it must.
     """
     whole = DeviceRequest(count=PER_NODE, flavors=(fleet.gpu,))
-    render = _submit(shop, fleet.shop, "render", GPU_NODES, whole, _RENDER_SECONDS, RetrySpec(max=3))
-    _until(lambda: len(_held(shop, render)) == GPU_NODES, "the shop does not hold all GPUs")
+    render = submit_simulated(shop, fleet.shop, "render", GPU_NODES, whole, _RENDER_SECONDS, RetrySpec(max=3))
+    until(lambda: len(_held(shop, render)) == GPU_NODES, "the shop does not hold all GPUs")
     total, half = GPU_NODES * PER_NODE, GPU_NODES * PER_NODE // 2
     told(f"shop's render holds all {total} GPUs: {half} are its own, {half} are borrowed from lab")
     asked = time.monotonic()
-    gang = _submit(lab, fleet.lab, "pretrain", _GANG, whole, _GANG_SECONDS, gang=True)
+    gang = submit_simulated(lab, fleet.lab, "pretrain", _GANG, whole, _GANG_SECONDS, gang=True)
     part = DeviceRequest(kind=DeviceKind.NPU, milli=250, flavors=(fleet.npu,))
-    fraction = _submit(lab, fleet.lab, "notebook", 1, part, _SLICE_SECONDS)
-    started = _until(lambda: _all(_held(lab, gang), _GANG), "the gang did not start")
+    fraction = submit_simulated(lab, fleet.lab, "notebook", 1, part, _SLICE_SECONDS)
+    started = until(lambda: _all(_held(lab, gang), _GANG), "the gang did not start")
     seconds = time.monotonic() - asked
     told(f"lab's gang pretrain, {_GANG} x {PER_NODE} GPUs, started whole {seconds:.1f} s after it was submitted")
     stopped = [one for one in shop.client.allocations.list(job_id=render.job_id) if one.reason is EndReason.RECLAIMED]
@@ -123,7 +123,7 @@ def play(fleet: Fleet, lab: DemoTenant, shop: DemoTenant, told: Callable[[str], 
     told(f"lab's notebook ran on 250 thousandths of one {fleet.npu}")
     _end(lab, gang)
     shop.client.jobs.cancel(render.job_id)
-    _until(lambda: not _held(shop, render), "the shop's tasks did not stop")
+    until(lambda: not _held(shop, render), "the shop's tasks did not stop")
     told("pretrain is done; the shop cancelled what was left of render")
     return FleetJobs(render, gang, fraction, started, stopped)
 
@@ -141,7 +141,7 @@ def _share(
     return until_accepted(lambda: operator.virtual_pools.create(spec))
 
 
-def _submit(
+def submit_simulated(
     tenant: DemoTenant,
     share: VirtualPoolView,
     name: str,
@@ -152,6 +152,7 @@ def _submit(
     *,
     gang: bool = False,
 ) -> JobView:
+    """A job of equal tasks that simulated nodes act out for so many seconds."""
     group = GroupSpec(
         count=count,
         gang=gang,
@@ -187,10 +188,15 @@ def _end(tenant: DemoTenant, job: JobView) -> None:
         raise DemoFailed(f"{job.name} ended as {ended.state.value}: {ended.message or 'no message'}")
 
 
-def _until(check: Callable[[], T], failure: str) -> T:
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
+def until(check: Callable[[], T], failure: str, seconds: float = _TIMEOUT_SECONDS) -> T:
+    """The first truthy answer.
+
+    Raises:
+        DemoFailed: there was none in time.
+    """
+    deadline = time.monotonic() + seconds
     while not (found := check()):
         if time.monotonic() > deadline:
-            raise DemoFailed(f"{failure} after {_TIMEOUT_SECONDS:.0f} s")
+            raise DemoFailed(f"{failure} after {seconds:.0f} s")
         time.sleep(0.2)
     return found

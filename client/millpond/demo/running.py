@@ -10,13 +10,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
 from millpond.client.client import Client
-from millpond.demo import fleet, scenario, screen
+from millpond.demo import fleet, scaling, scenario, screen
 from millpond.demo.interpreter import choose_python
 from millpond.demo.scenario import DemoFailed
 from millpond.profiles import Profile, save_profile
@@ -29,6 +30,7 @@ from millpond.stack.ports import find_free_port
 from millpond.stack.running import RunningStack, run_stack
 from millpond.stack.users import find_stack_user
 from millpond_contracts.bodies.bills import ChargeView
+from millpond_contracts.ids import JobId
 
 STACK_NAME = "demo"
 _JOBS_TIMEOUT_SECONDS = 90.0
@@ -81,10 +83,14 @@ class Demo:
             screen.heading(console, "4. Jobs run as real processes")
             explanation = scenario.wait_for_explanation(shop, jobs.too_large)
             screen.show_explanation(console, explanation, jobs.too_large.name)
+            # Its nodes are ordered and boot while this machine trains.
+            wave = scaling.begin(operator, lab)
             self._watch(lab, shop, jobs)
             screen.show_log(console, lab.client.logs(jobs.training.job_id))
             played = self._play_fleet(operator, lab, shop)
-            charges = self._bill(lab, shop, jobs, played)
+            screen.show_scaling(console, wave, scaling.finish(operator, lab, wave))
+            ran = [jobs.training, *jobs.short, played.render, played.gang, played.fraction, wave.job]
+            charges = self._bill(lab, shop, {job.job_id for job in ran})
             result = self._recompute(stack.paths, [charge for charge in charges if charge.node_id == node.node_id])
             screen.show_comparison(console, result)
             # Each of these began and ended on this machine, so its journal knows all of them.
@@ -93,8 +99,9 @@ class Demo:
                 raise DemoFailed(f"billed seconds {lacking}")
         seconds = time.monotonic() - self.began
         return (
-            f"{len(jobs.short) + 4} jobs ran and were billed, 1 explained as unplaceable, "
+            f"{len(ran)} jobs ran and were billed, 1 explained as unplaceable, "
             f"{len(played.stopped)} tasks made room for a gang of {len(played.started)}, "
+            "a pool grew and shrank, "
             f"{result['billed_seconds']} s of use billed for {result['journal_seconds']} s in the node's own journal, "
             f"in {seconds:.0f} s"
         )
@@ -121,20 +128,19 @@ class Demo:
             raise DemoFailed("; ".join(failed))
 
     def _bill(
-        self, lab: scenario.DemoTenant, shop: scenario.DemoTenant, jobs: scenario.DemoJobs, played: fleet.FleetJobs
+        self, lab: scenario.DemoTenant, shop: scenario.DemoTenant, expected: Collection[JobId]
     ) -> list[ChargeView]:
         """Both statements with their lines, once every job that ran is on them."""
-        expected = {job.job_id for job in (jobs.training, *jobs.short, played.render, played.gang, played.fraction)}
         deadline = time.monotonic() + _BILL_TIMEOUT_SECONDS
         while True:
             charges = {tenant.name: list(tenant.client.charges.list()) for tenant in (lab, shop)}
             everything = [charge for listed in charges.values() for charge in listed]
             written = {charge.job_id for charge in everything if charge.segment_id is not None}
-            running = {charge.job_id for charge in everything if charge.segment_id is None} & expected
-            if expected <= written and not running:
+            running = {charge.job_id for charge in everything if charge.segment_id is None}.intersection(expected)
+            if written.issuperset(expected) and not running:
                 break
             if self.cancelled.is_set() or time.monotonic() > deadline:
-                raise DemoFailed(f"{len(expected - written)} jobs are not on the bill, {len(running)} are in part")
+                raise DemoFailed(f"{len(set(expected) - written)} jobs are not on the bill, {len(running)} are in part")
             time.sleep(0.2)
         for tenant in (lab, shop):
             statement = tenant.client.statements.current()

@@ -28,7 +28,12 @@ from millpond_contracts.quantities import ExactDecimal
 TRAINING_SECONDS = 20
 SHORT_JOBS = 6
 _SHORT_CPU_MILLI, _SHORT_MEMORY_MIB = 200, 64
-_UNHEARD = ("quota.pool.oversubscribed", "quota.pool.unknown", "scheduler.virtual_pool.unknown")
+_UNHEARD = (
+    "autoscaler.pool.unknown",
+    "quota.pool.oversubscribed",
+    "quota.pool.unknown",
+    "scheduler.virtual_pool.unknown",
+)
 
 
 T = TypeVar("T")

@@ -11,11 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from millpond.demo.fleet import GPU_NODES, NPU_NODES, PER_NODE, Fleet
+from millpond.demo.scaling import Wave
 from millpond.demo.scenario import DemoTenant
 from millpond.stack.running import RunningStack
 from millpond_contracts.bodies.bills import ChargeKind, ChargeView, PriceVersionView, StatementView
 from millpond_contracts.bodies.jobs import Explanation, JobView
 from millpond_contracts.bodies.nodes import NodeView
+from millpond_contracts.bodies.scaling import ScalingDecisionView
 from millpond_contracts.prices import exact_sum
 from millpond_contracts.quantities import ExactDecimal, plain_decimal
 
@@ -85,6 +87,17 @@ def show_fleet(console: Console, fleet: Fleet) -> None:
         )
 
 
+def show_scaling(console: Console, wave: Wave, decisions: Sequence[ScalingDecisionView]) -> None:
+    """How a pool grew and shrank, and why."""
+    heading(console, "7. Meanwhile a pool without nodes grew under queued work, and shrank again")
+    tasks = sum(group.count for group in wave.job.groups)
+    console.print(f"   {wave.job.name} asked for {tasks} devices in a pool of none; all its tasks ran")
+    began = decisions[0].decided_at
+    for one in decisions:
+        after = (one.decided_at - began).total_seconds()
+        console.print(f"   +{after:4.1f} s  {one.action.value.replace('_', ' ')} {one.nodes}: {one.reason}")
+
+
 class Progress:
     """The jobs as they run: a table that is redrawn on a terminal, a line per change elsewhere."""
 
@@ -137,7 +150,7 @@ def show_log(console: Console, log: str) -> None:
 
 def show_statement(console: Console, name: str, statement: StatementView, lines: Sequence[ChargeView]) -> None:
     """A tenant's statement: a line a job, and the exact lines behind the shortest of them."""
-    heading(console, f"7. Statement of {name}: {plain_decimal(statement.total.amount)} {statement.currency}")
+    heading(console, f"8. Statement of {name}: {plain_decimal(statement.total.amount)} {statement.currency}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("   job", "seconds used", "to the minimum", "exact amount"):
         table.add_column(title, justify="left" if title == "   job" else "right", no_wrap=True)
@@ -167,7 +180,7 @@ def show_statement(console: Console, name: str, statement: StatementView, lines:
 
 def show_comparison(console: Console, result: dict[str, object]) -> None:
     """What a script that imports none of our code found in the node's own journal."""
-    heading(console, "8. Recomputed from the node's own journal, by a script that imports none of our code")
+    heading(console, "9. Recomputed from the node's own journal, by a script that imports none of our code")
     console.print(f"   journal  {result['journal_seconds']} s in {result['allocations']} allocations")
     console.print(
         f"   billed   {result['billed_seconds']} s of use, and {result['minimum_seconds']} s by the minimum charge"
