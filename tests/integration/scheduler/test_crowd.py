@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from millpond_contracts.bodies.jobs import JobState, RetryReason, RetrySpec
-from millpond_contracts.bodies.tenants import VirtualPoolView
+from millpond_contracts.bodies.tenants import Limit, VirtualPoolView
 from millpond_contracts.bodies.work import Assignment, ReportKind
 from millpond_contracts.ids import JobId, NodeId
 from millpond_kernel.db import SYSTEM
@@ -38,9 +38,10 @@ class Crowd:
 
     async def submit_all(self, shares: list[VirtualPoolView]) -> None:
         for number in range(JOBS):
-            share = shares[number % len(shares)]
+            share = shares[number // 2 % len(shares)]
             devices = ONE_DEVICE if number % 3 else None
-            job = await self.world.submit(share, count=1 + number % 3, devices=devices, retry=RETRY)
+            is_gang = number % 4 == 1
+            job = await self.world.submit(share, count=1 + number % 3, devices=devices, retry=RETRY, gang=is_gang)
             self.jobs[job.job_id] = share
             await asyncio.sleep(0.005)
 
@@ -120,7 +121,10 @@ async def test_crowd_when_everybody_acts_at_once_then_nothing_is_lost_doubled_or
     world.database = migrated.database("scheduler", 24)
     await world.database.open()
     nodes = [await world.add_node(devices=2, cpu=4000) for _ in range(3)]
-    shares = [await world.add_virtual_pool(given=limits(devices=3000)) for _ in range(2)]
+    # The third has nothing of its own: what it borrows is taken back again and again.
+    lends = limits().model_copy(update={"devices": {"t4": Limit(guaranteed=3000, lend=3000)}})
+    borrows = limits().model_copy(update={"devices": {"t4": Limit(borrow=6000)}})
+    shares = [await world.add_virtual_pool(given=given) for given in (limits(devices=3000), lends, borrows)]
     crowd = Crowd(world, 7)
     actors = [
         *(crowd.be_agent(node.node_id) for node in nodes),
@@ -140,6 +144,12 @@ async def test_crowd_when_everybody_acts_at_once_then_nothing_is_lost_doubled_or
     assert crowd.drifts == 0
     await world.assert_counters_are_true()
     assert await world.value("SELECT sum(used) FROM usage") == 0
+    parts = await world.fetch(
+        "SELECT a.job_id FROM allocation a JOIN job j ON j.id = a.job_id WHERE a.gang"
+        " GROUP BY a.job_id, a.attempt, j.spec"
+        " HAVING count(*) <> (j.spec->'groups'->0->>'count')::int OR count(DISTINCT a.bound_at) <> 1"
+    )
+    assert parts == [], "every attempt of a gang began whole"
     assert await world.value("SELECT count(*) FROM task WHERE state IN ('pending', 'bound')") == 0
     generations = defaultdict(list)
     for row in await world.fetch("SELECT subject, generation FROM outbox ORDER BY id"):
