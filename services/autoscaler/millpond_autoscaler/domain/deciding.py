@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from millpond_autoscaler.domain.demand import Binding, bind_demand
 from millpond_autoscaler.domain.forecasts import Prediction
-from millpond_autoscaler.domain.situation import Candidate, Situation, load_ratio, node_milli
+from millpond_autoscaler.domain.situation import NOTHING_TO_HOLD_IT, Candidate, Situation, load_ratio, node_milli
 from millpond_contracts.bodies.scaling import NodeTemplate, ScalingAction, ScalingRule, ScalingRules
 
 
@@ -104,7 +104,9 @@ def _emergency(question: Question) -> Verdict | None:
     # What waits is bound to nodes on their way: whether more is needed shows when they are there.
     if facts.ordered or facts.settling:
         return question.hold(
-            ScalingRule.EMERGENCY, "on_their_way", f"load {_percent(question.load)}; {facts.ordered} nodes are coming"
+            ScalingRule.EMERGENCY,
+            "on_their_way",
+            f"load {_percent(question.load)}; {facts.ordered + facts.settling} nodes are coming or have just come",
         )
     cooling = _cooling(question, facts.last_out_at)
     if cooling is not None and not facts.cancellable:
@@ -164,7 +166,10 @@ def _why_not_shrink(question: Question) -> tuple[str, str] | None:
     if isinstance(facts.forecast, Prediction) and facts.forecast.highest_p90_ratio >= rules.scale_in_ratio:
         return "forecast", f"{facts.forecast.model} sees {_percent(facts.forecast.highest_p90_ratio)} to come"
     if facts.low_since is None or facts.now - facts.low_since < timedelta(seconds=rules.safety_window_seconds):
-        return "safety_window", f"low since {facts.low_since}, it has to stay so for {rules.safety_window_seconds} s"
+        return (
+            "safety_window",
+            f"low since {_instant(facts.low_since)}, for {rules.safety_window_seconds} s it has to stay so",
+        )
     for last in (facts.last_out_at, facts.last_in_at):
         cooling = _cooling(question, last)
         if cooling is not None:
@@ -213,9 +218,11 @@ def _order(question: Question, rule: ScalingRule, wanted: int, code: str, reason
             rule, "wrong_flavor", f"{facts.foreign} ordered nodes have no device of the policy's flavor"
         )
     if facts.stock_out_until is not None and facts.now < facts.stock_out_until:
-        return question.hold(rule, "stock_out", f"{reason}; the provider had none, asked again {facts.stock_out_until}")
+        return question.hold(
+            rule, "stock_out", f"{reason}; the provider had none, asked again {_instant(facts.stock_out_until)}"
+        )
     if facts.retry_at is not None and facts.now < facts.retry_at:
-        return question.hold(rule, "backing_off", f"{reason}; orders failed, tried again {facts.retry_at}")
+        return question.hold(rule, "backing_off", f"{reason}; orders failed, tried again {_instant(facts.retry_at)}")
     units = -(-max(wanted, 1) // rules.unit_nodes)
     count = min(units * rules.unit_nodes, rules.max_step_nodes, rules.max_nodes - facts.all_nodes)
     count -= count % rules.unit_nodes
@@ -228,8 +235,14 @@ def _cooling(question: Question, last: datetime | None) -> str | None:
     until = None if last is None else last + timedelta(seconds=question.rules.cool_down_seconds)
     if until is None or question.facts.now >= until:
         return None
-    return f"the number of nodes changed at {last}, it stays until {until}"
+    return f"the number of nodes changed {_instant(last)}, it stays until {_instant(until)}"
 
 
 def _percent(ratio: float | None) -> str:
-    return "unknown" if ratio is None else f"{ratio * 100:.0f} %"
+    if ratio is None:
+        return "unknown"
+    return "beyond all that is there" if ratio >= NOTHING_TO_HOLD_IT else f"{ratio * 100:.0f} %"
+
+
+def _instant(instant: datetime | None) -> str:
+    return "not yet" if instant is None else instant.strftime("%Y-%m-%d %H:%M:%S UTC")

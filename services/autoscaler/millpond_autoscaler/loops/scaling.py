@@ -17,7 +17,14 @@ from millpond_autoscaler.domain.forecasts import Forecast, NoForecast
 from millpond_autoscaler.domain.situation import Situation
 from millpond_autoscaler.providers.simulated import SimulatedNodes
 from millpond_autoscaler.store import orders, policies, views
-from millpond_autoscaler.usecases.deciding import Decision, apply_decision, list_candidates, make_decision, watch
+from millpond_autoscaler.usecases.deciding import (
+    Decision,
+    apply_decision,
+    is_news,
+    list_candidates,
+    make_decision,
+    watch,
+)
 from millpond_autoscaler.usecases.observing import ObservingTimes, observe
 from millpond_autoscaler.usecases.orders import OrderKeeper
 from millpond_contracts.bodies.scaling import DemandShape, ScalingAction, ScalingPolicyView
@@ -81,14 +88,15 @@ class Scaling:
         async with self.kernel.database.begin(SYSTEM) as unit:
             await check_epoch(unit, lease)
             seen = await observe(unit, policy, demand, self.forecast, times, now)
-            situation = await watch(unit, policy, seen)
+            situation, told = await watch(unit, policy, seen)
             rows = await orders.list_live(unit, policy.scaling_policy_id)
         decision = make_decision(policy, situation)
         if decision.verdict.action is ScalingAction.RELEASE_NODES:
             decision = await self._decide_release(policy, situation, rows)
-        async with self.kernel.database.begin(SYSTEM) as unit:
-            await check_epoch(unit, lease)
-            await apply_decision(unit, policy, decision)
+        if is_news(decision, told):
+            async with self.kernel.database.begin(SYSTEM) as unit:
+                await check_epoch(unit, lease)
+                await apply_decision(unit, policy, decision)
         return decision.left
 
     async def _decide_release(

@@ -73,8 +73,8 @@ def list_candidates(rows: Sequence[asyncpg.Record], held_milli: dict[NodeId, int
     )
 
 
-async def watch(unit: UnitOfWork, policy: ScalingPolicyView, situation: Situation) -> Situation:
-    """Keeps since when the load is low, as far as somebody watched; the situation as it is then."""
+async def watch(unit: UnitOfWork, policy: ScalingPolicyView, situation: Situation) -> tuple[Situation, str]:
+    """Keeps since when the load is low, as far as somebody watched; the situation then, and what was told last."""
     state = await policies.read_state(unit, policy.scaling_policy_id)
     now, watched_at = situation.now, state["watched_at"]
     low_since: datetime | None = None
@@ -83,11 +83,25 @@ async def watch(unit: UnitOfWork, policy: ScalingPolicyView, situation: Situatio
         low_since = state["low_since"] if is_unbroken and state["low_since"] is not None else now
     if low_since != state["low_since"] or watched_at is None or now - watched_at >= WATCH_EVERY:
         await policies.write_watch(unit, policy.scaling_policy_id, low_since, now)
-    return replace(situation, low_since=low_since)
+    return replace(situation, low_since=low_since), state["told"]
+
+
+def is_news(decision: Decision, told: str) -> bool:
+    """Whether a decision changes something, or says something else than the one that was told last."""
+    verdict = decision.verdict
+    if verdict.action is not ScalingAction.NONE:
+        return True
+    # That nothing is to be done is not worth a row while nothing was told before.
+    is_quiet = not told and verdict.rule is ScalingRule.HOLD and verdict.code == "steady"
+    return _told(verdict) != told and not is_quiet
+
+
+def _told(verdict: Verdict) -> str:
+    return f"{verdict.rule}/{verdict.code}"
 
 
 async def apply_decision(unit: UnitOfWork, policy: ScalingPolicyView, decision: Decision) -> ScalingDecisionView | None:
-    """Keeps the decision when it says something new, and with it what it intends; None when nothing was written.
+    """Keeps the decision, and with it what it intends; None when nothing was written.
 
     A policy that was changed while it was decided on is left alone until the next pass.
     """
@@ -95,13 +109,9 @@ async def apply_decision(unit: UnitOfWork, policy: ScalingPolicyView, decision: 
     if current is None or current.generation != policy.generation:
         return None
     verdict = decision.verdict
-    told = f"{verdict.rule}/{verdict.code}"
-    state = await policies.read_state(unit, policy.scaling_policy_id)
-    if verdict.action is ScalingAction.NONE and (state["told"] == told or _is_quiet(verdict, state["told"])):
-        return None
     kept = _view(policy, decision)
     await decisions.insert_decision(unit, kept)
-    await policies.note_told(unit, policy.scaling_policy_id, told)
+    await policies.note_told(unit, policy.scaling_policy_id, _told(verdict))
     unit.emit(ScalingDecided(decision=kept))
     if verdict.action is ScalingAction.ORDER_NODES:
         await _order(unit, policy, kept, verdict.nodes)
@@ -110,11 +120,6 @@ async def apply_decision(unit: UnitOfWork, policy: ScalingPolicyView, decision: 
     elif verdict.action is ScalingAction.CANCEL_RELEASE:
         await _keep(unit, policy, kept, verdict.nodes)
     return kept
-
-
-def _is_quiet(verdict: Verdict, told: str) -> bool:
-    """That nothing is to be done is not worth a row while nothing was told before."""
-    return not told and verdict.rule is ScalingRule.HOLD and verdict.code == "steady"
 
 
 def _view(policy: ScalingPolicyView, decision: Decision) -> ScalingDecisionView:
