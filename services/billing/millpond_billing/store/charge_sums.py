@@ -175,8 +175,10 @@ _US = "(extract(epoch FROM %s) * 1000000)::bigint"
 _WHOLE = "greatest(0, (%s - active_us + 999999) / 1000000)"
 
 _QUERY = f"""
-WITH bucket AS (
-    SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS b(zone, begins, start_us, end_us)
+WITH clock AS (
+    SELECT zone, array_agg(begins ORDER BY start_us) AS begins, array_agg(start_us ORDER BY start_us) AS starts,
+        array_agg(end_us ORDER BY start_us) AS ends
+    FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS b(zone, begins, start_us, end_us) GROUP BY zone
 ), span AS (
     SELECT {_WRITTEN} FROM segment WHERE start_at < $2 AND end_at >= $1 {{scope}} AND NOT EXISTS (
         SELECT 1 FROM unnest($8::uuid[], $9::timestamptz[]) AS r(id, since)
@@ -189,11 +191,15 @@ WITH bucket AS (
     FROM span s JOIN allocation_view v USING (allocation_id) LEFT JOIN tenant_view t ON t.tenant_id = s.tenant_id
     {{filters}}
 ), piece AS (
-    SELECT k.*, b.begins, greatest(k.start_us, b.start_us) AS from_us, least(k.end_us, b.end_us) AS to_us,
-        k.kind IN ('minimum', 'adjustment') AS is_instant
-    FROM known k JOIN bucket b ON b.zone IN ('', k.zone) AND CASE WHEN k.kind IN ('minimum', 'adjustment')
-        THEN k.start_us >= b.start_us AND k.start_us < b.end_us
-        ELSE k.start_us < b.end_us AND k.end_us > b.start_us END
+    SELECT k.*, c.begins[place] AS begins, greatest(k.start_us, c.starts[place]) AS from_us,
+        least(k.end_us, c.ends[place]) AS to_us, k.kind IN ('minimum', 'adjustment') AS is_instant
+    FROM known k JOIN clock c ON c.zone IN ('', k.zone)
+    -- Buckets are looked up by bisection: a month has hundreds of hours and many thousands of segments.
+    CROSS JOIN LATERAL generate_series(greatest(1, width_bucket(k.start_us, c.starts)),
+        greatest(1, width_bucket(greatest(k.start_us, k.end_us - 1), c.starts))) AS place
+    WHERE CASE WHEN k.kind IN ('minimum', 'adjustment')
+        THEN k.start_us >= c.starts[place] AND k.start_us < c.ends[place]
+        ELSE k.start_us < c.ends[place] AND k.end_us > c.starts[place] END
 ), counted AS (
     SELECT p.*, CASE WHEN is_instant OR to_us = end_us THEN seconds
             ELSE {_WHOLE % "to_us"} - {_WHOLE % "start_us"} END
