@@ -8,13 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from millpond import AsyncClient
 from millpond.client.downloads import part_of
 from millpond.client.errors import MillpondError, NotFound, Unreachable
 from millpond_contracts.bodies.bills import ExportFormat, ExportState, ExportView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ExportId, TenantId
 from tests.unit.client.commands import run
-from tests.unit.client.fake_api import FakeApi, problem
+from tests.unit.client.fake_api import KEY, URL, FakeApi, problem
 
 pytestmark = pytest.mark.unit
 
@@ -125,6 +126,19 @@ def test_save_when_the_file_has_become_another_one_then_the_two_are_never_joined
         api(serve(content=b"other", tag="0" * 64)).client().exports.save(EXPORT, to)
     assert raised.value.code == "client.download.changed"
     assert not to.exists()
+
+
+async def test_save_when_awaited_then_it_goes_on_as_the_other_client_does(tmp_path: Path) -> None:
+    to = tmp_path / "out.csv"
+    part_of(to, EXPORT).write_bytes(CONTENT[:500])
+    found = api(serve())
+    async with AsyncClient(URL, KEY, transport=found.transport()) as client:
+        await client.exports.save(EXPORT, to)
+        assert (await client.exports.download(EXPORT)).encode() == CONTENT
+        assert b"".join([block async for block in client.exports.stream(EXPORT)]) == CONTENT
+    assert to.read_bytes() == CONTENT
+    assert found.asked("GET", f"{PATH}/content")[0].headers["range"] == "bytes=500-"
+    assert [file.name for file in tmp_path.iterdir()] == ["out.csv"]
 
 
 def test_stream_when_the_server_is_busy_for_a_moment_then_it_is_asked_again() -> None:
