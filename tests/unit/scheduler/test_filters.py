@@ -12,7 +12,7 @@ from millpond_contracts.resources import Isolation, Taint
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.nodes import PoolRules
 from millpond_scheduler.domain.verdicts import Reason, decide_dominant
-from tests.unit.scheduler.world import OTHER_POOL, RIVAL, World, node, placed_tasks, request
+from tests.unit.scheduler.world import OTHER_POOL, RIVAL, TENANT, World, node, placed_tasks, request
 
 pytestmark = pytest.mark.unit
 
@@ -125,6 +125,16 @@ def test_filter_when_a_node_has_no_isolation_then_one_tenant_at_a_time_unless_th
             assert plan.rejections[task].reason is Reason.NO_ISOLATION
             world.snapshot.release_allocation(mine)
             assert placed_tasks(world.run()) == [task]
+
+
+def test_filter_when_the_pool_is_dedicated_then_its_tenant_alone() -> None:
+    for owner, reason in ((TENANT, Reason.PLACEABLE), (RIVAL, Reason.DEDICATED_TO_OTHERS)):
+        world = World.of(node(1), rules=PoolRules(dedicated_to=owner))
+        (task,) = world.submit(request())
+        plan = world.plan()
+        assert (task in plan.rejections) == (reason is Reason.DEDICATED_TO_OTHERS)
+        if task in plan.rejections:
+            assert (plan.rejections[task].reason, plan.rejections[task].counts) == (reason, {reason: 1})
 
 
 def test_counts_when_nodes_fail_differently_then_sum_to_the_pool() -> None:

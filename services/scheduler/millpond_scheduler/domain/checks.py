@@ -14,6 +14,13 @@ def is_in_pool(view: RowView) -> BoolArray:
     return inside
 
 
+def is_open_to_tenant(view: RowView) -> BoolArray | bool:
+    """The pool is shared, or dedicated to this tenant."""
+    if view.rules.dedicated_to in (None, view.request.tenant):
+        return True
+    return np.zeros(len(view.shape), dtype=np.bool_)
+
+
 def is_ready(view: RowView) -> BoolArray:
     """The registry says that the node is ready."""
     return view.columns.ready[view.rows]

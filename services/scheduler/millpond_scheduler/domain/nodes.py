@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from millpond_contracts.bodies.nodes import CordonReason, DeviceSharing, NodeState
 from millpond_contracts.ecosystem import Ecosystem
-from millpond_contracts.ids import DeviceId, NodeId, PoolId
+from millpond_contracts.ids import DeviceId, NodeId, PoolId, TenantId
 from millpond_contracts.quantities import MAX_CPU_MILLI, MAX_MEMORY_MIB
 from millpond_contracts.resources import DeviceKind, Isolation, Taint
 
@@ -106,7 +106,9 @@ class PoolRules:
     """A pool's rules about tenants side by side.
 
     `allow_shared_users`: tasks of several tenants may run on a node whose isolation is `none`.
+    `dedicated_to`: the one tenant whose tasks may start there, None = any.
     """
 
     device_sharing: DeviceSharing = DeviceSharing.SAME_TENANT
     allow_shared_users: bool = False
+    dedicated_to: TenantId | None = None

@@ -53,6 +53,7 @@ def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequenc
     """
     whether_open: Sequence[tuple[Reason, NodeCheck]] = (
         (Reason.WRONG_POOL, checks.is_in_pool),  # first: every later count speaks of the pool's own nodes
+        (Reason.DEDICATED_TO_OTHERS, checks.is_open_to_tenant),  # it became another tenant's: its nodes are no news
         (Reason.NOT_SCHEDULABLE, checks.is_ready),  # what a silent node last said of itself is not worth comparing
         (Reason.CORDONED, checks.is_open),  # before the hardware: someone's decision, not a property of the request
         (

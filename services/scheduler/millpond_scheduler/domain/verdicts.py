@@ -12,6 +12,7 @@ class Reason(StrEnum):
 
     PLACEABLE = "placeable"
     WRONG_POOL = "wrong_pool"
+    DEDICATED_TO_OTHERS = "dedicated_to_others"
     NOT_SCHEDULABLE = "not_schedulable"
     CORDONED = "cordoned"
     LABEL_MISMATCH = "label_mismatch"
@@ -87,6 +88,7 @@ def decide_dominant(counts: Mapping[Reason, int], *, unavailable_would_match: bo
 _MESSAGES: Mapping[Reason, str] = {
     Reason.PLACEABLE: "a node has room; the task starts with the next cycle",
     Reason.WRONG_POOL: "the pool has no such node",
+    Reason.DEDICATED_TO_OTHERS: "the pool is dedicated to another tenant",
     Reason.NOT_SCHEDULABLE: "the matching nodes are not ready",
     Reason.CORDONED: "the matching nodes are cordoned",
     Reason.LABEL_MISMATCH: "no node carries the labels asked for",

@@ -14,7 +14,7 @@ from millpond_contracts.bodies.jobs import (
     Toleration,
     minimum_value,
 )
-from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView, PoolView
+from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView, PoolIsolation, PoolView
 from millpond_contracts.ids import PoolId, PriceVersionId, TenantId
 from millpond_contracts.prices import PublishedPrices, Sku
 from millpond_contracts.quantities import microseconds_between
@@ -68,7 +68,11 @@ def _device_record(device: DeviceView) -> DeviceRecord:
 
 def pool_rules(pool: PoolView) -> PoolRules:
     """A pool's rules about tenants side by side."""
-    return PoolRules(device_sharing=pool.device_sharing, allow_shared_users=pool.allow_shared_users)
+    return PoolRules(
+        device_sharing=pool.device_sharing,
+        allow_shared_users=pool.allow_shared_users,
+        dedicated_to=pool.tenant_id if pool.isolation is PoolIsolation.DEDICATED else None,
+    )
 
 
 def request_class(tenant: TenantId, pool: PoolId, group: dict[str, Any]) -> RequestClass:
