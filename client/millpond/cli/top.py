@@ -132,7 +132,7 @@ def screen(console: Console, url: str, look: Look, rows: int | None = None) -> R
     shown: list[RenderableType] = [
         Text.assemble(
             ("millpond top", "bold"),
-            f"  {url}  {look.at.astimezone():%H:%M:%S}  {len(look.running)} jobs run, {len(look.pending)} wait",
+            f"  {url}  {look.at.astimezone():%H:%M:%S}  {len(look.running)} running, {len(look.pending)} waiting",
         ),
         *_part("pools", make_table(_POOL_HEADS, (_pool_row(each, found) for each, found in look.pools))),
     ]

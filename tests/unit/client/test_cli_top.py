@@ -78,7 +78,7 @@ def test_top_when_there_is_no_terminal_then_all_parts_once(api: FakeApi) -> None
     ran = run(api, "top")
     out = "\n".join(" ".join(line.split()) for line in ran.out.splitlines())
     assert ran.code == 0
-    assert "30 jobs run, 1 wait" in out
+    assert "30 running, 1 waiting" in out
     assert "default 1 of 2 1.5 of 8 1 GiB of 4 GiB -" in out
     assert "vm ready" in out
     assert "big pending" in out
@@ -141,7 +141,7 @@ def test_top_when_on_a_terminal_then_it_goes_on_until_interrupted(api: FakeApi) 
         )
         os.close(theirs)
         seen = ""
-        while seen.count("30 jobs run") < 2:
+        while seen.count("30 running") < 2:
             seen += os.read(ours, 65_536).decode(errors="replace")
         watching.send_signal(signal.SIGINT)
         rest = b""

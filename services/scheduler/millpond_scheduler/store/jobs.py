@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import EndReason, GroupView, JobKind, JobSpec, JobState, JobView
+from millpond_contracts.bodies.jobs import EndReason, GroupView, JobKind, JobSpec, JobState, JobView, TaskState
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
 from millpond_kernel.filters import EVER, Span, Where
@@ -61,6 +61,8 @@ async def insert_job(
 
 def job_view(row: asyncpg.Record, groups: Iterable[GroupView]) -> JobView:
     """The job of a row."""
+    shown = list(groups)
+    is_waiting = any(group.by_state.get(TaskState.PENDING.value) for group in shown)
     return JobView(
         job_id=JobId.of(row["id"]),
         tenant_id=TenantId.of(row["tenant_id"]),
@@ -74,8 +76,9 @@ def job_view(row: asyncpg.Record, groups: Iterable[GroupView]) -> JobView:
         state_since=row["state_since"],
         reason=None if row["reason"] is None else EndReason(row["reason"]),
         message=row["message"],
-        pending_reason=row.get("pending_reason"),
-        groups=list(groups),
+        # The leader takes a verdict back a moment after the last task was given its node.
+        pending_reason=row.get("pending_reason") if is_waiting else None,
+        groups=shown,
         labels=row["labels"],
         created_at=row["created_at"],
         started_at=row["started_at"],
@@ -90,7 +93,7 @@ COLUMNS = (
     " message, cancel_requested, created_at, started_at, ended_at, generation"
 )
 
-# What the job's waiting tasks wait for, as the leader saw it last; a row is there only while something waits.
+# What the job's waiting tasks wait for, as the leader saw it last.
 _PENDING_REASON = (
     "CASE WHEN state IN ('pending', 'running')"
     " THEN (SELECT v.dominant FROM verdict v WHERE v.job_id = job.id) END AS pending_reason"
