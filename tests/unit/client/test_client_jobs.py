@@ -5,11 +5,11 @@ import json
 import pytest
 
 from millpond.client.errors import NotFound, WaitTimeout
-from millpond_contracts.bodies.jobs import JobState, LogPage
+from millpond_contracts.bodies.jobs import JobSpec, JobState, LogPage, TaskKind
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TaskId
 from tests.unit.client.fake_api import FakeApi, page, problem
-from tests.unit.client.things import VIRTUAL_POOL, detail, job, virtual_pool
+from tests.unit.client.things import VIRTUAL_POOL, detail, job, offer, plan, virtual_pool
 
 pytestmark = pytest.mark.unit
 
@@ -84,3 +84,18 @@ def test_logs_when_the_job_is_unknown_then_refused() -> None:
     api = FakeApi().on("GET", f"/v1/jobs/{view.job_id}/logs", problem(ErrorCode.JOB_NOT_FOUND, "no such job"))
     with pytest.raises(NotFound, match="no such job"):
         api.client().logs(view)
+
+
+def test_plan_when_asked_then_the_job_is_described_and_offers_come_back() -> None:
+    told = plan(offer(), offer("h100"))
+    api = FakeApi().on("GET", "/v1/virtual-pools", page([virtual_pool()])).on("POST", "/v1/plans", told)
+    found = api.client().plan(
+        ["python3", "train.py"], cpu_milli=1000, memory_mib=512, count=2, gang=True, task_kind=TaskKind.TRAINING
+    )
+    assert found == told
+    (request,) = api.asked("POST", "/v1/plans")
+    sent = JobSpec.model_validate_json(request.content)
+    (group,) = sent.groups
+    assert (sent.virtual_pool, group.count, group.gang) == (VIRTUAL_POOL, 2, True)
+    assert group.prefers.task_kind is TaskKind.TRAINING
+    assert group.run.command == ("python3", "train.py")
