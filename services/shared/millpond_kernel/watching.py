@@ -118,7 +118,8 @@ def _add_watch(router: APIRouter, service: str) -> None:
         after: Annotated[int | None, Query(ge=0, le=MAX_SEQ, description="resume after this sequence")] = None,
         follow: Annotated[bool, Query(description="false = end when everything up to now was sent")] = True,
         subject: Annotated[
-            str | None, Query(max_length=128, description="only events of this object, by its id")
+            str | None,
+            Query(max_length=128, pattern=r"^[^\x00]*$", description="only events of this object, by its id"),
         ] = None,
         last_event_id: Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=MAX_SEQ)] = None,
     ) -> StreamingResponse:
