@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -209,6 +210,25 @@ async def test_export_when_a_real_worker_is_killed_then_the_next_one_goes_on_whe
         assert len({(row["segment_id"], row["kind"]) for row in rows}) == len(rows)
         assert hashlib.sha256(content).hexdigest() == built["digest"]
         assert built["as_of"] == killed["as_of"]
+
+
+async def test_export_when_ten_times_as_long_then_it_takes_no_more_memory(stage: Stage, tmp_path: Path) -> None:
+    peaks = []
+    for name, count in (("acme", 60), ("globex", 600)):
+        tenant, caller = await stage.tenant(name)
+        await use(stage, tenant, count)
+        made = await order(caller)
+        async with stage.billing.begin(SYSTEM) as unit:
+            await freeze(unit, made)
+        tracemalloc.start()
+        try:
+            assert await build_one_export(stage.billing, made, tmp_path, step_rows=40)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+        assert (await state_of(caller, made))["rows"] == count * 6
+    # What is told meanwhile takes some; the rows alone, kept, would be several times this.
+    assert peaks[1] < 3.5 * peaks[0]
 
 
 async def test_export_when_its_time_is_over_then_file_and_content_are_gone_and_the_row_says_so(
