@@ -46,12 +46,19 @@ def test_steady_load_when_inside_the_band_then_nothing() -> None:
         ({"demand": (shape(3, devices=5),)}, 3),
         ({"demand": (shape(20, milli=500),)}, 2),
         ({"demand": (shape(3, cpu_milli=40_000),)}, 3),
+        # A gang of sixteen devices needs two nodes.
+        ({"demand": (shape(16, gang_size=16),)}, 2),
     ],
 )
 def test_demand_when_nodes_on_their_way_do_not_serve_it_then_as_many_as_it_needs(
     facts: dict[str, Any], wanted: int
 ) -> None:
     assert ends(situation(**facts)) == (ScalingRule.EMERGENCY, ScalingAction.ORDER_NODES, wanted, "demand")
+
+
+def test_gangs_when_not_all_could_ever_have_nodes_then_for_whole_ones_alone() -> None:
+    facts = situation(demand=(shape(96, gang_size=48),), nodes=0, held_milli=0, schedulable_milli=0)
+    assert ends(facts, rules(max_nodes=10)) == (ScalingRule.EMERGENCY, ScalingAction.ORDER_NODES, 6, "demand")
 
 
 def test_demand_when_nodes_on_their_way_serve_it_then_no_more_however_high_the_load() -> None:
@@ -69,6 +76,8 @@ def test_demand_when_nodes_on_their_way_serve_it_then_no_more_however_high_the_l
         shape(5, architectures=("aarch64",)),
         shape(5, labels={"rack": "1"}),
         shape(5, memory_mib=1_000_000),
+        # More devices than ten nodes have: it could never start, however many of them there were.
+        shape(96, gang_size=96),
     ],
 )
 def test_demand_when_no_node_of_the_policy_could_serve_it_then_nothing_is_bought(waiting: Any) -> None:

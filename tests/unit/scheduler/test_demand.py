@@ -1,5 +1,7 @@
 """Demand: what more nodes would let start, without what limits hold back and what no node could be known to serve."""
 
+from dataclasses import replace
+
 import pytest
 
 from millpond_contracts.bodies.tenants import Limit, Limits
@@ -8,7 +10,7 @@ from millpond_contracts.ids import JobId, TaskId, VirtualPoolId
 from millpond_scheduler.domain.admission import CPU, VirtualPoolState, device
 from millpond_scheduler.domain.demand import sum_demand
 from millpond_scheduler.domain.plans import Rejection
-from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
 from millpond_scheduler.domain.verdicts import Reason
 from tests.unit.scheduler.world import POOL, TENANT, request
 
@@ -85,6 +87,14 @@ def test_demand_when_it_constrains_software_then_only_where_nodes_that_fit_were_
     assert demand_of(tasks_of(wanted, 1), Reason.POOL_EMPTY) == []
     assert demand_of(tasks_of(wanted, 1), Reason.INCOMPATIBLE_RUNTIME) == []
     assert len(demand_of(tasks_of(wanted, 1), Reason.NOT_ENOUGH_DEVICES)) == 1
+
+
+def test_demand_when_tasks_are_a_gang_then_its_size_is_told() -> None:
+    gang = Gang(JobId.new(), "main", 2)
+    waiting = [replace(one, gang=gang) for one in tasks_of(gpus(), 2)] + tasks_of(gpus(), 1)
+    rejections = {one.id: Rejection(Reason.POOL_EMPTY) for one in waiting}
+    found = sum_demand(waiting, rejections, {VPOOL: virtual_pool()})[POOL]
+    assert sorted((one.gang_size, one.tasks) for one in found) == [(1, 1), (2, 2)]
 
 
 def test_demand_when_nobody_has_looked_at_a_task_then_it_is_not_told_yet() -> None:

@@ -5,6 +5,7 @@ asks for new ones. Tasks are packed largest first into nodes of one size: sums a
 tasks of five devices each, where a node has eight.
 """
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,8 +17,9 @@ from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 class Binding:
     """What came of packing. `left` = tasks that found no place, of any kind; amounts are in device milli.
 
-    `queued_milli` = what all tasks that such nodes can serve ask for; `missing_nodes` = nodes beside those on their
-    way that they need, `unbound_tasks` = those of them for which no more nodes were allowed.
+    `queued_milli` = what all tasks that such nodes can serve ask for, without gangs that are too large for them;
+    `missing_nodes` = nodes beside those on their way that they need, `unbound_tasks` = those of them for which no more
+    nodes were allowed.
     """
 
     queued_milli: int
@@ -96,16 +98,35 @@ def bind_demand(
     new: list[_Room] = []
     left = [shape for shape in found if not serves(template, flavor, shape)]
     unbound = 0
+    queued = 0
     for shape in served:
-        tasks = shape.tasks - _fill([*rooms, *new], shape, shape.tasks)
-        while tasks and len(new) < most_new:
-            room = _empty(template)
-            new.append(room)
-            tasks -= room.take(shape, tasks)
+        before = copy.deepcopy((rooms, new))
+        tasks = shape.tasks - _pack(rooms, new, shape, shape.tasks, template, most_new)
+        if shape.gang_size > 1 and tasks:
+            # A gang for which the policy could never have enough nodes gets none: they would stand idle.
+            rooms, new = before
+            whole = (shape.tasks - tasks) // shape.gang_size * shape.gang_size
+            _pack(rooms, new, shape, whole, template, most_new)
+            queued += milli_of(shape.model_copy(update={"tasks": whole}))
+            left.append(shape.model_copy(update={"tasks": shape.tasks - whole}))
+            continue
+        queued += milli_of(shape)
         if tasks:
             unbound += tasks
             left.append(shape.model_copy(update={"tasks": tasks}))
-    return Binding(sum(milli_of(shape) for shape in served), len(new), unbound, tuple(left))
+    return Binding(queued, len(new), unbound, tuple(left))
+
+
+def _pack(
+    rooms: list[_Room], new: list[_Room], shape: DemandShape, wanted: int, template: NodeTemplate, most_new: int
+) -> int:
+    """Puts tasks into rooms, and opens new ones; how many found a place."""
+    taken = _fill([*rooms, *new], shape, wanted)
+    while taken < wanted and len(new) < most_new:
+        room = _empty(template)
+        new.append(room)
+        taken += room.take(shape, wanted - taken)
+    return taken
 
 
 def _fill(rooms: Sequence[_Room], shape: DemandShape, wanted: int) -> int:

@@ -70,7 +70,7 @@ def sum_demand(
         rejections: why the last cycle did not place them; a task that it did not look at is not demand yet.
     """
     rooms: dict[VirtualPoolId, _Headroom] = {}
-    counts: dict[tuple[PoolId, RequestClass, tuple[str, ...]], int] = {}
+    counts: dict[tuple[PoolId, RequestClass, tuple[str, ...], int], int] = {}
     wanted = [task for task in waiting if task.id in rejections and _is_wanted(task.request, rejections[task.id])]
     for task in order_queue(wanted, virtual_pools):
         state = virtual_pools.get(task.virtual_pool)
@@ -81,11 +81,11 @@ def sum_demand(
         if flavors is None:
             continue
         room.charge(task.request, flavors[0] if flavors else None)
-        key = (task.request.pool, task.request, flavors)
+        key = (task.request.pool, task.request, flavors, 1 if task.gang is None else task.gang.size)
         counts[key] = counts.get(key, 0) + 1
     found: dict[PoolId, list[DemandShape]] = {}
-    for (pool, request, flavors), tasks in counts.items():
-        found.setdefault(pool, []).append(_shape(request, flavors, tasks))
+    for (pool, request, flavors, gang_size), tasks in counts.items():
+        found.setdefault(pool, []).append(_shape(request, flavors, tasks, gang_size))
     return {pool: tuple(sorted(listed, key=lambda shape: shape.model_dump_json())) for pool, listed in found.items()}
 
 
@@ -111,10 +111,11 @@ def _device_milli(request: RequestClass) -> int:
     return demand.count * (demand.milli or WHOLE_DEVICE_MILLI)
 
 
-def _shape(request: RequestClass, flavors: tuple[str, ...], tasks: int) -> DemandShape:
+def _shape(request: RequestClass, flavors: tuple[str, ...], tasks: int, gang_size: int) -> DemandShape:
     demand = request.devices
     return DemandShape(
         tasks=tasks,
+        gang_size=gang_size,
         cpu_milli=request.cpu_milli,
         memory_mib=request.memory_mib,
         device_count=0 if demand is None else demand.count,

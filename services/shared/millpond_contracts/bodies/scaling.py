@@ -29,10 +29,12 @@ class DemandShape(Outgoing):
     """Equal tasks that wait for capacity alone: what one of them needs, and how many there are.
 
     `flavors` are those that the request and the tenant's limits allow, empty = the task needs no device. `device_milli`
-    is per device; `device_memory_mib` null = as it comes.
+    is per device; `device_memory_mib` null = as it comes. `gang_size` of the tasks start together or not at
+    all, 1 = each alone.
     """
 
     tasks: int
+    gang_size: int = 1
     cpu_milli: int
     memory_mib: int
     device_count: int = 0
