@@ -24,7 +24,7 @@ from millpond.client.client import Client
 from millpond_contracts.bodies.devices import ConditionView, DeviceListing
 from millpond_contracts.bodies.nodes import DeviceView, Market, NodeChange, NodeState, NodeView
 from millpond_contracts.ids import PoolId
-from millpond_contracts.resources import DeviceHealth
+from millpond_contracts.resources import SIMULATED_TAINT, DeviceHealth
 
 node = typer.Typer(name="node", help="Look at a machine; take it out of work and back.", no_args_is_help=True)
 
@@ -75,8 +75,10 @@ def _heard_of(each: NodeView) -> str:
 
 
 def node_state(each: NodeView) -> Text:
-    """The state, and why nothing new may start there."""
+    """The state, whether the machine is a simulated one, and why nothing new may start there."""
     shown = state(each.state)
+    if any(taint.key == SIMULATED_TAINT for taint in each.taints):
+        shown = Text.assemble(shown, (", simulated", "dim"))
     if each.cordon_reasons:
         shown = Text.assemble(shown, (f", no new work ({', '.join(each.cordon_reasons)})", "yellow"))
     return shown
@@ -112,6 +114,9 @@ def show_node(context: typer.Context, name: NodeArgument, output: OutputOption =
     if found.drain is not None:
         emptied = "empty" if found.drain.emptied_at else f"until {show_time(found.drain.deadline)}"
         fields.append(("drain", emptied))
+    if found.taints:
+        marks = [taint.key if taint.value is None else f"{taint.key}={taint.value}" for taint in found.taints]
+        fields.append(("taints", ", ".join(marks)))
     if found.labels:
         fields.append(("labels", ", ".join(f"{key}={value}" for key, value in found.labels.items())))
     if found.taints:

@@ -19,6 +19,7 @@ from millpond_contracts.bodies.nodes import (
 from millpond_contracts.bodies.tenants import ApiKeyView, Limit, Limits, Me, Role, VirtualPoolChange, VirtualPoolSpec
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ApiKeyId, JoinTokenId
+from millpond_contracts.resources import SIMULATED_TAINT, Taint
 from tests.unit.client.commands import run
 from tests.unit.client.fake_api import FakeApi, page, problem
 from tests.unit.client.things import NODE, NOW, POOL, TENANT, VIRTUAL_POOL, node, pool, tenant, virtual_pool
@@ -126,6 +127,14 @@ def test_nodes_when_cordoned_then_says_that_nothing_new_starts() -> None:
     line = run(api, "nodes").out.splitlines()[2]
     assert "ready, no new work (operator)" in line
     assert " ".join(line.split()).startswith("vm ready, no new work (operator) default x86_64 3.9 15.5 GiB -")
+
+
+def test_nodes_when_simulated_then_told_apart_from_machines() -> None:
+    acted = node("gpu-0").model_copy(update={"taints": (Taint(key=SIMULATED_TAINT), Taint(key="use", value="ml"))})
+    api = names().on("GET", "/v1/nodes", page([acted]))
+    assert "ready, simulated" in run(api, "nodes").out
+    api.on("GET", f"/v1/nodes/{NODE}/conditions", page([]))
+    assert "simulated, use=ml" in run(api, "node", "show", "gpu-0").out
 
 
 def test_node_drain_when_called_by_name_then_with_its_deadline() -> None:
