@@ -80,6 +80,19 @@ def _bodies_of_quota(world: World) -> dict[str, dict[str, Any]]:
             "labels": {"a": "b"},
         },
         "PATCH /v1/virtual-pools/{virtual_pool_id}": {"limits": limits, "policy": "fifo", "labels": {"a": "b"}},
+        "POST /v1/reservations": reservation_of(world) if "virtual_pool_id" in ids else {},
+    }
+
+
+def reservation_of(world: World, year: int = 2090) -> dict[str, Any]:
+    """Half a device of acme's on a day of a year to come."""
+    return {
+        "virtual_pool_id": world.ids["virtual_pool_id"],
+        "flavor": FLAVOR,
+        "device_milli": 500,
+        "starts_at": f"{year}-01-01T00:00:00Z",
+        "ends_at": f"{year}-01-02T00:00:00Z",
+        "labels": {"a": "b"},
     }
 
 
@@ -116,8 +129,11 @@ def _bodies_of_registry(world: World) -> dict[str, dict[str, Any]]:
             "pool_id": ids.get("pool_id"),
             "expires_in_seconds": 3600,
             "max_uses": 1,
+            "market": "committed",
             "labels": {"a": "b"},
         },
+        "PATCH /v1/nodes/{node_id}": {"market": "committed"},
+        "POST /v1/pools/{pool_id}/loans/{loan_id}/return": {"deadline_seconds": 60},
         "POST /v1/nodes/{node_id}/cordon": {"generation": 1},
         "POST /v1/nodes/{node_id}/uncordon": {"generation": 1},
         "POST /v1/nodes/{node_id}/drain": {"deadline_seconds": 60, "generation": 1},
@@ -164,6 +180,7 @@ def _bodies_of_scheduler_and_billing(world: World) -> dict[str, dict[str, Any]]:
     report = {"sequence": 3, "kind": "active", "boot_id": "boot-1", "at_monotonic_ms": 1000, "message": "text"}
     return {
         "POST /v1/jobs": job_of(world) if "virtual_pool_id" in ids else {},
+        "POST /v1/jobs/batch": {"jobs": [job_of(world)]} if "virtual_pool_id" in ids else {},
         "POST /v1/plans": job_of(world) if "virtual_pool_id" in ids else {},
         "POST /v1/work/poll": {
             "boot_id": "boot-1",

@@ -9,7 +9,7 @@ import asyncpg
 from millpond_contracts.bodies.tenants import Role
 from tests.factories.registry import Agent, gpu, inventory
 from tests.integration.databases import MigratedDatabase
-from tests.integration.hostile.bodies import bodies, job_of, policy_of
+from tests.integration.hostile.bodies import bodies, job_of, policy_of, reservation_of
 from tests.integration.hostile.world import FLAVOR, NAME_CANARY, World, differences
 from tests.integration.services import Caller, Services
 from tests.waiting import eventually
@@ -26,6 +26,7 @@ async def build_world(services: Services, migrated: MigratedDatabase, owner: asy
     await _make_tenant(world, operator, "other", world.other_ids, world.others)
     await _make_prices(world, operator)
     await _make_policy(world, operator)
+    await _make_reservation(world, operator)
     await _run_job(world)
     await _spoil_credentials(world, operator)
     exported = (await services.as_key(world.keys[Role.TENANT_ADMIN])("POST", "/v1/exports", {}, expect=202)).json()
@@ -66,7 +67,7 @@ async def _make_tenant(world: World, operator: Caller, name: str, ids: dict[str,
         "limits": {
             "cpu": {"guaranteed": 4000},
             "memory": {"guaranteed": 8192},
-            "devices": {FLAVOR: {"guaranteed": 1000}},
+            "devices": {FLAVOR: {"guaranteed": 500, "borrow": 500}},
         },
     }
 
@@ -98,6 +99,17 @@ async def _make_policy(world: World, operator: Caller) -> None:
     world.ids["scaling_policy_id"] = (await eventually(made))["scaling_policy_id"]
     world.ids["scaling_decision_id"] = "decision_01m8mrpz00000000000000000z"
     world.ids["node_order_id"] = "norder_01m8mrpz00000000000000000z"
+
+
+async def _make_reservation(world: World, operator: Caller) -> None:
+    """A reservation of acme's, of devices that its limits leave room for; no node was lent."""
+
+    async def made() -> Any:
+        answer = await operator("POST", "/v1/reservations", reservation_of(world, 2080))
+        return answer.json() if answer.status_code == 201 else None
+
+    world.ids["reservation_id"] = (await eventually(made))["reservation_id"]
+    world.ids["loan_id"] = "loan_01m8mrpz00000000000000000z"
 
 
 async def _run_job(world: World) -> None:

@@ -43,12 +43,19 @@ PUBLIC: dict[str, frozenset[Role]] = {
     "PATCH /v1/virtual-pools/{virtual_pool_id}": OPERATOR,
     "DELETE /v1/virtual-pools/{virtual_pool_id}": OPERATOR,
     "GET /v1/virtual-pools/{virtual_pool_id}/alerts": READER,
+    "GET /v1/reservations": READER,
+    "POST /v1/reservations": OPERATOR,
+    "GET /v1/reservations/{reservation_id}": READER,
+    "DELETE /v1/reservations/{reservation_id}": OPERATOR,
     "GET /v1/pools": CATALOGUE,
     "POST /v1/pools": OPERATOR,
     "GET /v1/pools/{pool_id}": CATALOGUE,
     "PUT /v1/pools/{pool_id}": OPERATOR,
     "DELETE /v1/pools/{pool_id}": OPERATOR,
     "GET /v1/pools/{pool_id}/capacity": CATALOGUE,
+    "GET /v1/pools/{pool_id}/shortages": OPERATOR,
+    "GET /v1/pools/{pool_id}/loans": OPERATOR,
+    "POST /v1/pools/{pool_id}/loans/{loan_id}/return": OPERATOR,
     "GET /v1/flavors": CATALOGUE,
     "POST /v1/flavors": OPERATOR,
     "GET /v1/flavors/{name}": CATALOGUE,
@@ -62,6 +69,7 @@ PUBLIC: dict[str, frozenset[Role]] = {
     "DELETE /v1/join-tokens/{join_token_id}": OPERATOR,
     "GET /v1/nodes": OPERATOR,
     "GET /v1/nodes/{node_id}": OPERATOR,
+    "PATCH /v1/nodes/{node_id}": OPERATOR,
     "DELETE /v1/nodes/{node_id}": KEEPER,
     "GET /v1/nodes/{node_id}/inventory": OPERATOR,
     "GET /v1/nodes/{node_id}/conditions": OPERATOR,
@@ -78,6 +86,7 @@ PUBLIC: dict[str, frozenset[Role]] = {
     "POST /v1/agent/heartbeat": NODE,
     "GET /v1/jobs": READER,
     "POST /v1/jobs": MEMBER,
+    "POST /v1/jobs/batch": MEMBER,
     "GET /v1/jobs/{job_id}": READER,
     "POST /v1/jobs/{job_id}/cancel": MEMBER,
     "GET /v1/jobs/{job_id}/explain": READER,
@@ -100,6 +109,8 @@ PUBLIC: dict[str, frozenset[Role]] = {
     "GET /v1/statements/{statement_id}": READER,
     "GET /v1/statements/{statement_id}/lines": READER,
     "GET /v1/charges": READER,
+    "GET /v1/charges/sums": READER,
+    "GET /v1/reports/cost": READER,
     "GET /v1/exports": READER,
     "POST /v1/exports": READER,
     "GET /v1/exports/{export_id}": READER,
@@ -126,7 +137,7 @@ INTERNAL: dict[str, frozenset[Role]] = {
 # One object of each kind belongs to a tenant, and another tenant must not learn that it exists.
 OWNED = frozenset(
     {"tenant_id", "project_id", "api_key_id", "virtual_pool_id", "virtual_pool", "job_id", "task_id", "allocation_id"}
-    | {"price_version_id", "export_id"}
+    | {"price_version_id", "export_id", "reservation_id"}
 )
 
 
@@ -167,7 +178,9 @@ LISTS: dict[str, str] = {
     "/v1/api-keys": "uuid",
     "/v1/virtual-pools": "uuid",
     "/v1/virtual-pools/{virtual_pool_id}/alerts": "uuid",
+    "/v1/reservations": "uuid",
     "/v1/pools": "uuid",
+    "/v1/pools/{pool_id}/loans": "uuid",
     "/v1/flavors": "text",
     "/v1/devices": "uuid",
     "/v1/join-tokens": "uuid",
@@ -199,6 +212,8 @@ _CREATING = frozenset(
         "flavors",
         "join-tokens",
         "jobs",
+        "jobs/batch",
+        "reservations",
         "price-books",
         "exports",
         "scaling-policies",
