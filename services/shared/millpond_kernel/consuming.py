@@ -5,6 +5,7 @@ or silence makes the consumer read the publisher's feed. An event that keeps fai
 it.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from millpond_kernel.clients import ServiceAway, ServiceClient
 from millpond_kernel.db import AWAY_ERRORS, DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.observability import ALARMS, CONSUMER_LAG, EVENTS_APPLIED, EVENTS_PARKED, FEED_READS, log
 from millpond_kernel.outbox import stream_key
-from millpond_kernel.pausing import Stop, sleep_or_stop
+from millpond_kernel.pausing import Stop, end_task, sleep_or_stop
 from millpond_kernel.streams import (
     READ_COUNT,
     Consumer,
@@ -29,7 +30,8 @@ from millpond_kernel.streams import (
 )
 from millpond_kernel.uow import UnitOfWork
 
-BLOCK_MILLISECONDS = 1000
+# How long Redis is asked to wait for the next event: the silence that is left, within these bounds.
+BLOCK_SECONDS = (0.05, 4.0)
 # A publisher that stays silent is asked at least once in so many of the silences that are set.
 MAX_SILENCES = 6
 MAX_TRIES = 5
@@ -112,7 +114,7 @@ class ConsumerRunner:
         quiet_since, patience = time.monotonic(), self._silence_seconds
         while not stop.is_set():
             try:
-                envelopes = await self._read_stream(cursor)
+                envelopes = await self._read_stream(cursor, quiet_since + patience - time.monotonic(), stop)
             except (RedisError, OSError, ValueError, KeyError) as error:
                 self._note_redis(error)
                 cursor = await self._catch_up(cursor, stop)
@@ -137,9 +139,20 @@ class ConsumerRunner:
             log.info("consumer_redis_back", consumer=self.consumer.name)
         self._redis_away = error is not None
 
-    async def _read_stream(self, cursor: int) -> list[Envelope]:
-        reply = await self._redis.xread({self._stream: f"{cursor}-0"}, count=READ_COUNT, block=BLOCK_MILLISECONDS)
-        return [Envelope.model_validate_json(fields[b"e"]) for fields in stream_fields(reply)]
+    async def _read_stream(self, cursor: int, seconds: float, stop: Stop) -> list[Envelope]:
+        """What is behind the cursor, waited for; a stop ends the wait at once."""
+        shortest, longest = BLOCK_SECONDS
+        block = int(1000 * min(max(seconds, shortest), longest)) + 1
+        reading = asyncio.ensure_future(self._redis.xread({self._stream: f"{cursor}-0"}, count=READ_COUNT, block=block))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                raise _Stopping
+            return [Envelope.model_validate_json(fields[b"e"]) for fields in stream_fields(reading.result())]
+        finally:
+            await end_task(reading)
+            await end_task(stopping)
 
     async def _catch_up(self, cursor: int, stop: Stop) -> int:
         """Applies the feed from the cursor to the publisher's head."""

@@ -6,7 +6,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from millpond_kernel.observability import log
-from millpond_kernel.pausing import end_task
+from millpond_kernel.pausing import Stop, end_task
 
 # Time to gather further commits after a ring, so that one pass serves many of them.
 LINGER_SECONDS = 0.005
@@ -61,14 +61,22 @@ class DoorListener:
         self._channels = channels
         self._rung = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._last_ring: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Starts listening."""
+    def start(self, stop: Stop | None = None) -> None:
+        """Starts listening; when `stop` is set, whoever waits goes on as if the bell had rung."""
         self._task = asyncio.create_task(self._listen_forever(), name=f"door listener {self._channels}")
+        if stop is not None:
+            self._last_ring = asyncio.create_task(self._ring_at(stop), name=f"last ring {self._channels}")
 
     async def stop(self) -> None:
         """Stops listening."""
         await end_task(self._task)
+        await end_task(self._last_ring)
+
+    async def _ring_at(self, stop: Stop) -> None:
+        await stop.wait()
+        self._rung.set()
 
     def poke(self) -> None:
         """Acts as if the bell had rung; for a caller in the same process."""

@@ -83,7 +83,7 @@ class Relay:
 
     async def run(self, stop: Stop) -> None:
         """Relays until `stop` is set."""
-        self._listener.start()
+        self._listener.start(stop)
         try:
             while not stop.is_set():
                 busy = await self._relay_quietly()

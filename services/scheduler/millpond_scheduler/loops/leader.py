@@ -80,7 +80,7 @@ class Leader:
 
     async def run(self, stop: Stop) -> None:
         """Works until `stop` is set; an absent database or a lost lease makes it wait and load everything anew."""
-        self._listener.start()
+        self._listener.start(stop)
         try:
             while not stop.is_set():
                 busy = await self._step_quietly()
