@@ -140,6 +140,8 @@ class Leader:
         placed = False
         if plan is not None and plan.placements:
             placed = await self._commit(shard, plan)
+            if self.shard is None:
+                return True  # refused once too often: everything is loaded anew before anybody is told anything
         if plan is not None and plan.reclaims and (self._refused == 0 or not plan.placements):
             await self._reclaim(shard, plan)
         if not placed:
