@@ -33,7 +33,7 @@ DIVISIONS: tuple[Sequence[str], ...] = (
 )
 
 
-async def list_groups(caller: Caller, group_by: Sequence[str], query: str, limit: int = 3) -> list[dict[str, Any]]:
+async def list_groups(caller: Caller, group_by: Sequence[str], query: str, limit: int = 10) -> list[dict[str, Any]]:
     """Every group, page by page; each page must tell the same total."""
     path = "/v1/charges/sums?" + "&".join([*(f"group_by={one}" for one in group_by), query])
     items: list[dict[str, Any]] = []

@@ -27,7 +27,7 @@ from tests.integration.hostile.world import World
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
-EXAMPLES = 16
+EXAMPLES = 8
 CHECKS = [
     not_a_server_error,
     conformance.status_code_conformance,
