@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import AllocationState, DeviceShare, EndReason
+from millpond_contracts.bodies.allocations import AllocationState, DeviceShare, EndReason
 from millpond_contracts.events.scheduler import (
     AllocationActivated,
     AllocationBound,

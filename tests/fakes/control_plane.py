@@ -17,25 +17,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from millpond_contracts.bodies.jobs import DeviceShare, EndReason
+from millpond_contracts.bodies.allocations import DeviceShare, EndReason
 from millpond_contracts.bodies.nodes import (
     ChallengeAnswer,
     ChallengeRequest,
-    DeviceSharing,
     Heartbeat,
     HeartbeatAnswer,
     InventoryReport,
     JoinAnswer,
     JoinRequest,
-    NodeSelector,
     NodeState,
-    PoolIsolation,
-    PoolView,
     ReadyReport,
     SessionAnswer,
     SessionRenewal,
     SessionRequest,
 )
+from millpond_contracts.bodies.pools import DeviceSharing, NodeSelector, PoolIsolation, PoolView
 from millpond_contracts.bodies.shapes import Problem
 from millpond_contracts.bodies.work import (
     Assignment,

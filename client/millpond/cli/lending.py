@@ -9,7 +9,7 @@ from millpond.cli.rendering import Column, show_done, show_list
 from millpond.cli.session import Output, OutputOption, connect, out
 from millpond.client.client import Client
 from millpond_contracts.bodies.loans import LoanState, LoanView, Threshold
-from millpond_contracts.bodies.nodes import PoolSpec, PoolView
+from millpond_contracts.bodies.pools import PoolSpec, PoolView
 from millpond_contracts.ids import LoanId
 
 PoolArgument = Annotated[str, typer.Argument(metavar="POOL", help="Name or id.")]

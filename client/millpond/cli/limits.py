@@ -21,7 +21,6 @@ from millpond.cli.completing import complete_pools, complete_tenants, complete_v
 from millpond.cli.rendering import Column, heading, make_table, show_done, show_list, show_one
 from millpond.cli.session import TENANTS, Output, OutputOption, connect, out
 from millpond.client.client import Client
-from millpond_contracts.bodies.jobs import UsageLine
 from millpond_contracts.bodies.tenants import (
     Limit,
     LimitAlert,
@@ -31,6 +30,7 @@ from millpond_contracts.bodies.tenants import (
     VirtualPoolSpec,
     VirtualPoolView,
 )
+from millpond_contracts.bodies.verdicts import UsageLine
 from millpond_contracts.ids import TenantId
 
 _BAR = 12

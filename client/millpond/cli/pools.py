@@ -11,9 +11,9 @@ from millpond.cli.completing import complete_pools, complete_tenants
 from millpond.cli.rendering import Column, field_grid, make_table, show_done, show_json, show_list
 from millpond.cli.session import MACHINES, LabelFilter, Output, OutputOption, connect, out
 from millpond_contracts.bodies.devices import AcceleratorView
-from millpond_contracts.bodies.nodes import (
+from millpond_contracts.bodies.nodes import FlavorView
+from millpond_contracts.bodies.pools import (
     CapacityFigures,
-    FlavorView,
     HostCapacity,
     NodeSelector,
     PoolCapacity,

@@ -22,9 +22,11 @@ from millpond.cli.rendering import Column, fitting_table, make_table, show_json
 from millpond.cli.session import IMPATIENCE, JOBS, Output, OutputOption, connect, out
 from millpond.client.client import Client
 from millpond.client.errors import Unavailable, Unreachable
-from millpond_contracts.bodies.jobs import JobState, JobView, UsageLine
-from millpond_contracts.bodies.nodes import NodeView, PoolCapacity, PoolView
+from millpond_contracts.bodies.jobs import JobState, JobView
+from millpond_contracts.bodies.nodes import NodeView
+from millpond_contracts.bodies.pools import PoolCapacity, PoolView
 from millpond_contracts.bodies.tenants import Role
+from millpond_contracts.bodies.verdicts import UsageLine
 
 # The API is asked for no more than a screen could show; the rest is counted.
 _LOOKED_AT = 1000

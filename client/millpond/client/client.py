@@ -29,7 +29,6 @@ from millpond.client.work import Allocations, Queues, Usage
 from millpond.profiles import Profile, find_profile
 from millpond_contracts.bodies.jobs import (
     DeviceRequest,
-    Explanation,
     GroupSpec,
     JobDetail,
     JobSpec,
@@ -42,6 +41,7 @@ from millpond_contracts.bodies.jobs import (
 )
 from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.bodies.tenants import Me, VirtualPoolView
+from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import TaskId, TenantId
 
 USER_AGENT = "millpond-python"

@@ -9,7 +9,6 @@ from millpond.client.errors import NotFound, WaitTimeout
 from millpond.client.naming import find_id
 from millpond.client.nouns import Noun
 from millpond_contracts.bodies.jobs import (
-    Explanation,
     JobBatch,
     JobBatchView,
     JobDetail,
@@ -21,6 +20,7 @@ from millpond_contracts.bodies.jobs import (
     TaskView,
 )
 from millpond_contracts.bodies.plans import PlanView
+from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId, ProjectId, TaskId, TenantId, VirtualPoolId
 
 FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})

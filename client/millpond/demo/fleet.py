@@ -12,11 +12,9 @@ from typing import TypeVar
 
 from millpond.client.client import Client
 from millpond.demo.scenario import DemoFailed, DemoTenant, until_accepted
+from millpond_contracts.bodies.allocations import AllocationState, AllocationView, EndReason
 from millpond_contracts.bodies.jobs import (
-    AllocationState,
-    AllocationView,
     DeviceRequest,
-    EndReason,
     GroupSpec,
     JobSpec,
     JobState,
@@ -26,7 +24,8 @@ from millpond_contracts.bodies.jobs import (
     RunSpec,
     SimulateSpec,
 )
-from millpond_contracts.bodies.nodes import JoinTokenSpec, NodeState, NodeView, PoolSpec, PoolView
+from millpond_contracts.bodies.nodes import JoinTokenSpec, NodeState, NodeView
+from millpond_contracts.bodies.pools import PoolSpec, PoolView
 from millpond_contracts.bodies.tenants import Limit, Limits, VirtualPoolSpec, VirtualPoolView
 from millpond_contracts.fleets import FleetFile, NodeEntry
 from millpond_contracts.resources import DeviceKind

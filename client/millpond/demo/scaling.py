@@ -9,7 +9,7 @@ from millpond.client.client import Client
 from millpond.demo.fleet import PER_NODE, submit_simulated, until
 from millpond.demo.scenario import DemoFailed, DemoTenant, until_accepted
 from millpond_contracts.bodies.jobs import DeviceRequest, JobState, JobView
-from millpond_contracts.bodies.nodes import PoolSpec
+from millpond_contracts.bodies.pools import PoolSpec
 from millpond_contracts.bodies.scaling import (
     NodeOrderState,
     NodeTemplate,

@@ -12,8 +12,9 @@ from millpond.client.errors import MillpondError
 from millpond.client.jobs import FINAL
 from millpond.demo.interpreter import TaskPython
 from millpond_contracts.bodies.bills import PriceLine, PriceVersionSpec, PriceVersionView
-from millpond_contracts.bodies.jobs import Explanation, GroupSpec, JobSpec, JobState, JobView, Resources, RunSpec
-from millpond_contracts.bodies.nodes import NodeView, PoolSpec
+from millpond_contracts.bodies.jobs import GroupSpec, JobSpec, JobState, JobView, Resources, RunSpec
+from millpond_contracts.bodies.nodes import NodeView
+from millpond_contracts.bodies.pools import PoolSpec
 from millpond_contracts.bodies.tenants import (
     ApiKeySpec,
     Limit,
@@ -23,6 +24,7 @@ from millpond_contracts.bodies.tenants import (
     VirtualPoolSpec,
     VirtualPoolView,
 )
+from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.quantities import ExactDecimal
 
 TRAINING_SECONDS = 20

@@ -15,9 +15,10 @@ from millpond.demo.scaling import Wave
 from millpond.demo.scenario import DemoTenant
 from millpond.stack.running import RunningStack
 from millpond_contracts.bodies.bills import ChargeKind, ChargeView, PriceVersionView, StatementView
-from millpond_contracts.bodies.jobs import Explanation, JobView
+from millpond_contracts.bodies.jobs import JobView
 from millpond_contracts.bodies.nodes import NodeView
 from millpond_contracts.bodies.scaling import ScalingDecisionView
+from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.prices import exact_sum
 from millpond_contracts.quantities import ExactDecimal, plain_decimal
 

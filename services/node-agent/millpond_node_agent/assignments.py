@@ -7,7 +7,7 @@ over stays known for a while, and an order about it starts nothing.
 import asyncio
 from collections import OrderedDict
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.work import Assignment, HeldAllocation, PollAnswer, ReportKind, StopOrder
 from millpond_contracts.ids import AllocationId
 from millpond_node_agent.following import Follower, Tools, assigned_run

@@ -7,7 +7,8 @@ in between is given again; once launched, everything that is reported can be rea
 import asyncio
 from dataclasses import dataclass, replace
 
-from millpond_contracts.bodies.jobs import EndReason, SimulateSpec
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import SimulateSpec
 from millpond_contracts.bodies.work import Assignment, HeldAllocation, ReportKind
 from millpond_contracts.ids import AllocationId
 from millpond_node_agent.control_plane import ControlPlane

@@ -5,7 +5,7 @@ What a run's status means in the closed list of end reasons is decided here too.
 
 import asyncio
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.work import ReportBatch, ReportKind, TaskReport
 from millpond_node_agent.backoff import Backoff
 from millpond_node_agent.client import Away, Refused

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.work import PollRequest
 from millpond_node_agent.assignments import Assignments
 from millpond_node_agent.backoff import Backoff

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_node_agent.runtimes import runfolder
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from millpond_contracts.bodies.nodes import CapacityFigures, HostCapacity
+from millpond_contracts.bodies.pools import CapacityFigures, HostCapacity
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 
 SLICE_SIZES = (250, 500, 1000)

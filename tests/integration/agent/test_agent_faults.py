@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.work import ReportKind
 from millpond_node_agent.agent import Agent, NotJoined
 from millpond_node_agent.client import Refused

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.work import ReportKind
 from millpond_contracts.ids import AllocationId
 from tests.integration.agent.conftest import Bench

@@ -11,7 +11,7 @@ import httpx
 from fastapi import FastAPI
 
 from millpond_billing.background.work import close_statements
-from millpond_contracts.bodies.jobs import AllocationState, AllocationView, DeviceShare, EndReason
+from millpond_contracts.bodies.allocations import AllocationState, AllocationView, DeviceShare, EndReason
 from millpond_contracts.bodies.nodes import NodeView
 from millpond_contracts.bodies.tenants import TenantState, TenantView
 from millpond_contracts.events import Event

@@ -14,7 +14,7 @@ from millpond_billing.domain.timeline import instant_of
 from millpond_billing.store.capacity import note_node
 from millpond_billing.store.prices import end_price_version, insert_price_version
 from millpond_billing.usecases.reconciliations import conservation_lines
-from millpond_contracts.bodies.jobs import AllocationView, EndReason
+from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView
 from millpond_contracts.ids import DeviceId, NodeId, PoolId, PriceVersionId, TenantId
 from millpond_contracts.resources import DeviceHealth, DeviceKind

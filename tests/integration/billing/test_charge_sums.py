@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, ProjectId, TenantId
 from tests.integration.billing.stage import START, Stage, allocation, seconds, share, states_of
 from tests.integration.billing.test_adding_up import change_prices, held

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.nodes import Market, NodeState
 from millpond_contracts.ids import DeviceId, NodeId, PoolId, ProjectId
 from tests.integration.billing.stage import START, Stage, allocation, seconds, share, states_of

@@ -17,7 +17,7 @@ from millpond_billing.store.prices import insert_price_version
 from millpond_billing.store.tenants import save_tenant
 from millpond_billing.usecases.metering import take_allocations
 from millpond_billing.usecases.periods import keep_up
-from millpond_contracts.bodies.jobs import AllocationView, EndReason
+from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.ids import AllocationId, DeviceId, TenantId
 from millpond_kernel.db import SYSTEM, Database
 from tests.factories.billing import CPU, GPU, MEMORY, SECOND, book_of, named

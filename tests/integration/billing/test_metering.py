@@ -28,8 +28,8 @@ from millpond_billing.usecases.metering import take_allocations
 from millpond_billing.usecases.periods import find_period, keep_up
 from millpond_billing.usecases.prices import publish_prices
 from millpond_billing.usecases.statements import draft_statement
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.bills import ChargeKind, PriceLine, PriceVersionSpec, PriceVersionView
-from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.bodies.tenants import Role, TenantView
 from millpond_contracts.events import Envelope
 from millpond_contracts.quantities import ExactDecimal

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from millpond_billing.loops.reconcile import Reconciler
 from millpond_billing.store.tenants import save_tenant
 from millpond_billing.usecases.metering import take_allocations
-from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.ids import AllocationId
 from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM, Database

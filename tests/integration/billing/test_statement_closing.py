@@ -22,8 +22,8 @@ from millpond_billing.usecases.bill_check import check_bill
 from millpond_billing.usecases.metering import rate_waiting, take_allocations
 from millpond_billing.usecases.periods import TenantPeriods, keep_periods, keep_up
 from millpond_billing.usecases.statements import compute_statement
+from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.bodies.bills import ChargeKind, StatementView
-from millpond_contracts.bodies.jobs import AllocationView, EndReason
 from millpond_contracts.bodies.tenants import TenantState, TenantView
 from millpond_contracts.ids import StatementId, TenantId
 from millpond_contracts.prices import exact_sum

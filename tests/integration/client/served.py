@@ -11,7 +11,7 @@ from millpond.cli.main import app
 from millpond.cli.session import Session
 from millpond.client.client import Client
 from millpond.client.errors import NotFound
-from millpond_contracts.bodies.nodes import PoolSpec
+from millpond_contracts.bodies.pools import PoolSpec
 from millpond_contracts.bodies.tenants import ApiKeySpec, Limit, Limits, Role, TenantSpec, VirtualPoolSpec
 from tests.waiting import eventually
 

@@ -12,7 +12,8 @@ from millpond.client.retries import RetryPolicy
 from millpond.client.sending import Sender
 from millpond_contracts.bodies.bills import ExportState, PriceLine, PriceVersionSpec
 from millpond_contracts.bodies.jobs import JobState, JobView
-from millpond_contracts.bodies.nodes import FlavorSelector, FlavorSpec, JoinTokenSpec, PoolSpec
+from millpond_contracts.bodies.nodes import FlavorSelector, FlavorSpec, JoinTokenSpec
+from millpond_contracts.bodies.pools import PoolSpec
 from millpond_contracts.bodies.tenants import (
     ApiKeySpec,
     Limit,

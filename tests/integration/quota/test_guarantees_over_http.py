@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from millpond_contracts.bodies.nodes import HostCapacity, PoolCapacity, PoolSpec, PoolView
+from millpond_contracts.bodies.pools import HostCapacity, PoolCapacity, PoolSpec, PoolView
 from millpond_contracts.ids import PoolId
 from millpond_kernel.db import SYSTEM
 from millpond_quota.store.virtual_pools import save_capacity, save_pool

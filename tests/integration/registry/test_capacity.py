@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.ids import DeviceId, NodeId
 from millpond_contracts.resources import DeviceHealth
 from millpond_kernel.db import SYSTEM

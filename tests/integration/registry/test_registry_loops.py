@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from redis.asyncio import Redis
 
-from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.events.scheduler import AllocationBound, NodeEmptied
 from millpond_contracts.ids import NodeId
 from millpond_kernel.clients import ServiceClient

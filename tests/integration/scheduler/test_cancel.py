@@ -2,7 +2,8 @@
 
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason, JobState, RetryReason, RetrySpec
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import JobState, RetryReason, RetrySpec
 from millpond_contracts.bodies.work import ReportKind
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId

@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason, RetrySpec
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import RetrySpec
 from millpond_kernel.db import SYSTEM
 from millpond_scheduler.usecases.stopping import find_emptied, find_over_limit, find_overdue, stop, tell_emptied
 from tests.integration.scheduler.world import World

@@ -3,7 +3,8 @@
 import asyncpg
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason, JobView, RetryReason, RetrySpec
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import JobView, RetryReason, RetrySpec
 from millpond_contracts.bodies.work import Assignment, ReportKind
 from millpond_contracts.ids import NodeId
 from millpond_kernel.db import SYSTEM

@@ -15,7 +15,8 @@ from millpond_scheduler.domain.plans import Placement
 from millpond_scheduler.loops.leader import LEASE_NAME
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.cycle import commit_placements
-from millpond_scheduler.usecases.shard import Shard, load_shard
+from millpond_scheduler.usecases.loading import load_shard
+from millpond_scheduler.usecases.shard import Shard
 from tests.integration.databases import MigratedDatabase
 from tests.integration.scheduler.world import ONE_DEVICE, World, limits
 

@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason, RetrySpec
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import RetrySpec
 from millpond_contracts.bodies.work import ReportKind
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.db import SYSTEM

@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason, RetryReason, RetrySpec
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import RetryReason, RetrySpec
 from millpond_contracts.bodies.work import ReportKind
 from millpond_kernel.leases import LeaseLost
 from tests.integration.scheduler.world import ONE_DEVICE, SECRET, World

@@ -2,9 +2,10 @@
 
 import pytest
 
-from millpond_contracts.bodies.jobs import DeviceRequest, Explanation
+from millpond_contracts.bodies.jobs import DeviceRequest
 from millpond_contracts.bodies.nodes import CordonReason
 from millpond_contracts.bodies.tenants import QueuePolicy, VirtualPoolView
+from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId
 from millpond_kernel.db import TenantScope
 from millpond_scheduler.store.verdicts import list_queue

@@ -9,17 +9,8 @@ from redis.asyncio import Redis
 
 from millpond_contracts.bodies.bills import PriceLine, PriceVersionView
 from millpond_contracts.bodies.jobs import DeviceRequest, GroupSpec, JobSpec, JobView, Resources, RetrySpec, RunSpec
-from millpond_contracts.bodies.nodes import (
-    CordonReason,
-    DeviceSharing,
-    DeviceView,
-    DrainView,
-    NodeSelector,
-    NodeState,
-    NodeView,
-    PoolIsolation,
-    PoolView,
-)
+from millpond_contracts.bodies.nodes import CordonReason, DeviceView, DrainView, NodeState, NodeView
+from millpond_contracts.bodies.pools import DeviceSharing, NodeSelector, PoolIsolation, PoolView
 from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy, Role, VirtualPoolView
 from millpond_contracts.bodies.work import (
     Assignment,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_node_agent.report import end_reason, exit_number
 from millpond_node_agent.runtimes.protocol import StopReason, TaskState, TaskStatus
 

@@ -8,18 +8,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from millpond_contracts.bodies.jobs import (
-    EndReason,
-    GroupSpec,
-    JobBatch,
-    JobBatchView,
-    JobSpec,
-    JobState,
-    JobView,
-    LogPage,
-    QueueEntry,
-)
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import GroupSpec, JobBatch, JobBatchView, JobSpec, JobState, JobView, LogPage
 from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.bodies.verdicts import QueueEntry
 from millpond_contracts.ids import TaskId
 from tests.unit.client.commands import Ran, run
 from tests.unit.client.fake_api import FakeApi, page

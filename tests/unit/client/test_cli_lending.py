@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from millpond_contracts.bodies.loans import LoanState, LoanView, ShortageView, Threshold
-from millpond_contracts.bodies.nodes import PoolSpec
+from millpond_contracts.bodies.pools import PoolSpec
 from millpond_contracts.ids import LoanId, PoolId
 from tests.unit.client.commands import run
 from tests.unit.client.fake_api import FakeApi, page

@@ -9,13 +9,8 @@ import pytest
 
 from millpond.cli.limits import change_limits
 from millpond.cli.prices import parse_prices
-from millpond_contracts.bodies.nodes import (
-    CapacityFigures,
-    CordonReason,
-    HostCapacity,
-    JoinTokenView,
-    PoolCapacity,
-)
+from millpond_contracts.bodies.nodes import CordonReason, JoinTokenView
+from millpond_contracts.bodies.pools import CapacityFigures, HostCapacity, PoolCapacity
 from millpond_contracts.bodies.tenants import ApiKeyView, Limit, Limits, Me, Role, VirtualPoolChange, VirtualPoolSpec
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ApiKeyId, JoinTokenId

@@ -16,9 +16,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from millpond_contracts.bodies.jobs import JobState, JobView, UsageLine
-from millpond_contracts.bodies.nodes import HostCapacity, PoolCapacity
+from millpond_contracts.bodies.jobs import JobState, JobView
+from millpond_contracts.bodies.pools import HostCapacity, PoolCapacity
 from millpond_contracts.bodies.tenants import Me, Role
+from millpond_contracts.bodies.verdicts import UsageLine
 from tests.unit.client.commands import run
 from tests.unit.client.fake_api import KEY, FakeApi, Handler, page
 from tests.unit.client.things import NOW, POOL, TENANT, VIRTUAL_POOL, job, node, pool

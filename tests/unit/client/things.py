@@ -6,8 +6,6 @@ from decimal import Decimal
 from millpond_contracts.bodies.bills import ChargeKind, ChargeView, StatementState, StatementView
 from millpond_contracts.bodies.distances import DistancePartView, DistanceView
 from millpond_contracts.bodies.jobs import (
-    AdmissionView,
-    Explanation,
     GroupSpec,
     GroupView,
     JobDetail,
@@ -19,19 +17,10 @@ from millpond_contracts.bodies.jobs import (
     RunSpec,
     TaskState,
     TaskView,
-    Unblock,
-    Verdict,
 )
-from millpond_contracts.bodies.nodes import (
-    CordonReason,
-    DeviceSharing,
-    NodeSelector,
-    NodeState,
-    NodeView,
-    PoolIsolation,
-    PoolView,
-)
+from millpond_contracts.bodies.nodes import CordonReason, NodeState, NodeView
 from millpond_contracts.bodies.plans import Offer, OfferPart, OfferPrice, OfferQuote, PlanView
+from millpond_contracts.bodies.pools import DeviceSharing, NodeSelector, PoolIsolation, PoolView
 from millpond_contracts.bodies.tenants import (
     Limit,
     Limits,
@@ -40,6 +29,7 @@ from millpond_contracts.bodies.tenants import (
     TenantView,
     VirtualPoolView,
 )
+from millpond_contracts.bodies.verdicts import AdmissionView, Explanation, Unblock, Verdict
 from millpond_contracts.ids import JobId, NodeId, PoolId, PriceVersionId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import ExactDecimal, Money
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from millpond_contracts.bodies.nodes import PoolCapacity
+from millpond_contracts.bodies.pools import PoolCapacity
 from millpond_contracts.bodies.tenants import Limit, Limits
 from millpond_contracts.ids import PoolId
 from millpond_quota.domain.guarantees import find_shortfalls

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond_contracts.bodies.nodes import FlavorSelector, FlavorView, NodeSelector, PoolSpec, PoolView
+from millpond_contracts.bodies.nodes import FlavorSelector, FlavorView
+from millpond_contracts.bodies.pools import NodeSelector, PoolSpec, PoolView
 from millpond_contracts.catalogue import load_catalogue
 from millpond_contracts.ids import PoolId
 from millpond_contracts.resources import Device, DeviceHealth, DeviceMemory

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from millpond_contracts.bodies.nodes import CordonReason, DeviceSharing, NodeState
+from millpond_contracts.bodies.nodes import CordonReason, NodeState
+from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement
 from millpond_contracts.ids import NodeId
 from millpond_contracts.resources import Isolation, Taint

@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millpond_contracts.bodies.nodes import CordonReason, DeviceSharing, NodeState
+from millpond_contracts.bodies.nodes import CordonReason, NodeState
+from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.bodies.tenants import Limit
 from millpond_contracts.ids import NodeId, TaskId, VirtualPoolId
 from millpond_contracts.resources import Isolation

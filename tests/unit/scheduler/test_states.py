@@ -2,7 +2,8 @@
 
 import pytest
 
-from millpond_contracts.bodies.jobs import AllocationState, JobState, TaskState
+from millpond_contracts.bodies.allocations import AllocationState
+from millpond_contracts.bodies.jobs import JobState, TaskState
 from millpond_scheduler.domain.states import (
     TRANSITIONS,
     IllegalTransition,

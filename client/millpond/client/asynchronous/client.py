@@ -30,7 +30,6 @@ from millpond.client.retries import RetryPolicy
 from millpond.profiles import Profile, find_profile
 from millpond_contracts.bodies.jobs import (
     DeviceRequest,
-    Explanation,
     GroupSpec,
     JobDetail,
     JobSpec,
@@ -43,6 +42,7 @@ from millpond_contracts.bodies.jobs import (
 )
 from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.bodies.tenants import Me, VirtualPoolView
+from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import TaskId, TenantId
 
 USER_AGENT = "millpond-python"

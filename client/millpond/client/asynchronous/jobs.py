@@ -10,7 +10,6 @@ from millpond.client.calls import act, create, get, get_page
 from millpond.client.errors import NotFound, WaitTimeout
 from millpond.client.naming import find_id
 from millpond_contracts.bodies.jobs import (
-    Explanation,
     JobBatch,
     JobBatchView,
     JobDetail,
@@ -22,6 +21,7 @@ from millpond_contracts.bodies.jobs import (
     TaskView,
 )
 from millpond_contracts.bodies.plans import PlanView
+from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId, ProjectId, TaskId, TenantId, VirtualPoolId
 
 FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})

@@ -7,7 +7,7 @@ from millpond.client.asynchronous.nouns import Noun
 from millpond.client.calls import act, change, create, delete, get, get_page
 from millpond.client.naming import find_id, pick_one
 from millpond_contracts.bodies.loans import LoanState, LoanView, ReturnRequest, ShortageView
-from millpond_contracts.bodies.nodes import PoolCapacity, PoolSpec, PoolView
+from millpond_contracts.bodies.pools import PoolCapacity, PoolSpec, PoolView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import LoanId, PoolId
 

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from millpond.client.asynchronous.nouns import Noun
 from millpond.client.calls import get, get_page
-from millpond_contracts.bodies.jobs import AllocationState, AllocationView, QueueEntry, UsageLine
+from millpond_contracts.bodies.allocations import AllocationState, AllocationView
+from millpond_contracts.bodies.verdicts import QueueEntry, UsageLine
 from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, ProjectId, TenantId, VirtualPoolId
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from millpond_contracts.bodies.nodes import PoolCapacity, PoolView
+from millpond_contracts.bodies.pools import PoolCapacity, PoolView
 from millpond_contracts.events import Envelope
 from millpond_contracts.events.registry import CapacityChanged, PoolChanged
 from millpond_kernel.streams import Consumer

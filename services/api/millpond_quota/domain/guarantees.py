@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from millpond_contracts.bodies.nodes import PoolCapacity
+from millpond_contracts.bodies.pools import PoolCapacity
 from millpond_contracts.bodies.tenants import Limits
 
 

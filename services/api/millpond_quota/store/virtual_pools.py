@@ -6,7 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.nodes import PoolCapacity, PoolView
+from millpond_contracts.bodies.pools import PoolCapacity, PoolView
 from millpond_contracts.bodies.tenants import Limits, QueuePolicy, VirtualPoolSpec, VirtualPoolView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId

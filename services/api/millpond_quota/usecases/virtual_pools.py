@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from millpond_contracts.bodies.nodes import PoolIsolation
+from millpond_contracts.bodies.pools import PoolIsolation
 from millpond_contracts.bodies.tenants import Limits, VirtualPoolChange, VirtualPoolSpec, VirtualPoolView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.quota import LimitExhausted, ReservationChanged, VirtualPoolChanged

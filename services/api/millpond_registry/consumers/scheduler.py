@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.events import Envelope
 from millpond_contracts.events.scheduler import AllocationBound, AllocationReleased, NodeEmptied
 from millpond_kernel.streams import Consumer

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
 
-from millpond_contracts.bodies.nodes import CapacityFigures, HostCapacity
+from millpond_contracts.bodies.pools import CapacityFigures, HostCapacity
 from millpond_contracts.capacity import (
     DeviceRoom,
     FlavorTally,

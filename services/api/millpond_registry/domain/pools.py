@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from millpond_contracts.bodies.nodes import NodeSelector, PoolView
+from millpond_contracts.bodies.pools import NodeSelector, PoolView
 from millpond_contracts.resources import NodeInventory
 from millpond_registry.domain.flavors import model_key_of
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from millpond_contracts.bodies.loans import LoanState, LoanView, ReturnRequest, ShortageView
-from millpond_contracts.bodies.nodes import PoolCapacity, PoolSpec, PoolView
+from millpond_contracts.bodies.pools import PoolCapacity, PoolSpec, PoolView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import LoanId, PoolId
 from millpond_kernel.auth import OperatorCaller

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import AllocationState, AllocationView
+from millpond_contracts.bodies.allocations import AllocationState, AllocationView
 from millpond_contracts.ids import NodeId
 from millpond_kernel.uow import UnitOfWork
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.nodes import PoolSpec, PoolView
+from millpond_contracts.bodies.pools import PoolSpec, PoolView
 from millpond_contracts.ids import PoolId
 from millpond_kernel.filters import Where
 from millpond_kernel.uow import UnitOfWork

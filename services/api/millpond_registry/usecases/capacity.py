@@ -8,8 +8,9 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import AllocationView
-from millpond_contracts.bodies.nodes import NodeState, PoolCapacity
+from millpond_contracts.bodies.allocations import AllocationView
+from millpond_contracts.bodies.nodes import NodeState
+from millpond_contracts.bodies.pools import PoolCapacity
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.registry import CapacityChanged, CapacityDriftFound
 from millpond_contracts.ids import NodeId, PoolId

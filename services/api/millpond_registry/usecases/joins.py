@@ -8,7 +8,8 @@ import hashlib
 from collections import Counter
 from datetime import datetime
 
-from millpond_contracts.bodies.nodes import JoinAnswer, JoinRequest, JoinTokenView, NodeState, PoolView
+from millpond_contracts.bodies.nodes import JoinAnswer, JoinRequest, JoinTokenView, NodeState
+from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.registry import NodeRegistered
 from millpond_contracts.ids import NodeId

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from millpond_contracts.bodies.loans import LoanState, LoanView, ReturnRequest, ShortageView
-from millpond_contracts.bodies.nodes import CordonReason, PoolView
+from millpond_contracts.bodies.nodes import CordonReason
+from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.registry import (
     CapacityLow,

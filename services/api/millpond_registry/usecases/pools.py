@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from millpond_contracts.bodies.nodes import PoolIsolation, PoolSpec, PoolView
+from millpond_contracts.bodies.pools import PoolIsolation, PoolSpec, PoolView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.registry import PoolChanged
 from millpond_contracts.ids import PoolId

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from millpond_contracts.bodies.nodes import ChallengeAnswer, NodeState, PoolView, SessionRequest
+from millpond_contracts.bodies.nodes import ChallengeAnswer, NodeState, SessionRequest
+from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.registry import NodeSessionOpened
 from millpond_contracts.ids import NodeId

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.ids import NodeId, PoolId
 from millpond_kernel.clients import ServiceAway, ServiceClient
 from millpond_kernel.db import SYSTEM, Database

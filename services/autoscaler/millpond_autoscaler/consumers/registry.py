@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from millpond_autoscaler.store import views
-from millpond_contracts.bodies.nodes import NodeView, PoolCapacity, PoolView
+from millpond_contracts.bodies.nodes import NodeView
+from millpond_contracts.bodies.pools import PoolCapacity, PoolView
 from millpond_contracts.events import Envelope
 from millpond_contracts.events.registry import NODE_EVENTS, CapacityChanged, NodeEvent, PoolChanged
 from millpond_kernel.streams import Consumer

@@ -5,7 +5,8 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from millpond_contracts.bodies.nodes import NodeView, PoolCapacity, PoolView
+from millpond_contracts.bodies.nodes import NodeView
+from millpond_contracts.bodies.pools import PoolCapacity, PoolView
 from millpond_contracts.bodies.scaling import NODE_ORDER_LABEL, PoolDemand
 from millpond_contracts.ids import NodeId, NodeOrderId, PoolId
 from millpond_kernel.uow import UnitOfWork

@@ -5,7 +5,7 @@ from typing import Any
 
 from millpond_billing.store.cursors import METERING
 from millpond_billing.usecases.metering import take_allocations
-from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.events.scheduler import ALLOCATION_EVENTS, AllocationEvent
 from millpond_kernel.streams import Consumer
 from millpond_kernel.uow import UnitOfWork

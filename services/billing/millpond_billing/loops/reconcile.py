@@ -11,7 +11,7 @@ from datetime import datetime
 from millpond_billing.loops.following import why_behind
 from millpond_billing.store.allocations import list_generations, list_held_ids
 from millpond_billing.usecases.metering import take_allocations
-from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.events.billing import MeteringDriftFound
 from millpond_contracts.ids import AllocationId
 from millpond_kernel.clients import ServiceAway, ServiceClient

@@ -7,7 +7,7 @@ import asyncpg
 
 from millpond_billing.domain.facts import Activated, Bound, Fact, Holding, Parties, ProviderStopRequested, Released
 from millpond_billing.domain.timeline import Timeline, find_timeline, instant_of
-from millpond_contracts.bodies.jobs import PROVIDER_ENDS, AllocationView
+from millpond_contracts.bodies.allocations import PROVIDER_ENDS, AllocationView
 from millpond_contracts.ids import AllocationId, NodeId, TenantId
 from millpond_contracts.prices import Resource, Sku, Term
 from millpond_kernel.uow import UnitOfWork

@@ -14,8 +14,8 @@ from millpond_billing.domain.buckets import Bucket
 from millpond_billing.domain.rating import RatedSegment
 from millpond_billing.domain.statements import Adjustment
 from millpond_billing.domain.timeline import moment_of
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.bills import ChargeKind
-from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, ProjectId, TenantId
 from millpond_kernel.uow import UnitOfWork
 

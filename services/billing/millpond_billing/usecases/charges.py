@@ -19,8 +19,8 @@ from millpond_billing.store.prices import load_price_book
 from millpond_billing.store.segments import WrittenRange
 from millpond_billing.store.statements import find_period_row
 from millpond_billing.usecases.metering import rate_running
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.bills import ChargeKind, ChargeView
-from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import AllocationId, JobId, ProjectId, SegmentId, TenantId
 from millpond_contracts.prices import SMALLEST_PER_UNIT, UNITS, Sku

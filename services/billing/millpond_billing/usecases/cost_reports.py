@@ -16,8 +16,8 @@ from millpond_billing.store.charge_sums import ChargeFilter, GroupRow
 from millpond_billing.store.prices import book_currency, load_price_book
 from millpond_billing.usecases.charge_sums import SumPlace, SumQuery, group_charges
 from millpond_billing.usecases.reconciliations import held_of
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.bills import CostGroup, CostKey, CostReport, FlavorUse, FleetCost, FleetShare
-from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, ProjectId, TenantId
 from millpond_contracts.prices import EXACT, SMALLEST_PER_UNIT, UNITS, Sku, exact_sum, ratio_of
 from millpond_contracts.quantities import ExactDecimal

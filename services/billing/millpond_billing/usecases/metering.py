@@ -19,7 +19,7 @@ from millpond_billing.store.locks import lock_for_rating
 from millpond_billing.store.prices import book_currency, load_price_book
 from millpond_billing.store.tenants import find_tenants
 from millpond_billing.usecases.periods import TenantPeriods, keep_periods
-from millpond_contracts.bodies.jobs import AllocationView
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.ids import AllocationId, TenantId
 from millpond_kernel.observability import ALARMS, log
 from millpond_kernel.uow import UnitOfWork

@@ -20,8 +20,8 @@ from millpond_billing.domain.timeline import Timeline, instant_of
 from millpond_billing.store.allocations import list_held_on, timeline_of
 from millpond_billing.store.capacity import list_nodes, list_spans
 from millpond_billing.store.prices import book_currency, load_price_book
+from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.bills import ConservationLine, ConservationValue
-from millpond_contracts.bodies.jobs import AllocationView
 from millpond_contracts.ids import NodeId
 from millpond_contracts.prices import Resource, Sku, Term
 from millpond_contracts.quantities import ExactDecimal

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from millpond_contracts.bodies.nodes import NodeView, PoolView
+from millpond_contracts.bodies.nodes import NodeView
+from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.events import Envelope
 from millpond_contracts.events.registry import NODE_EVENTS, NodeEvent, PoolChanged
 from millpond_kernel.streams import Consumer

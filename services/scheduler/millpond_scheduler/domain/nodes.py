@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millpond_contracts.bodies.nodes import CordonReason, DeviceSharing, NodeState
+from millpond_contracts.bodies.nodes import CordonReason, NodeState
+from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.ids import DeviceId, NodeId, PoolId, TenantId
 from millpond_contracts.quantities import MAX_CPU_MILLI, MAX_MEMORY_MIB

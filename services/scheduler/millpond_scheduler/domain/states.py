@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from millpond_contracts.bodies.jobs import AllocationState, JobState, TaskState
+from millpond_contracts.bodies.allocations import AllocationState
+from millpond_contracts.bodies.jobs import JobState, TaskState
 
 
 class IllegalTransition(Exception):

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from millpond_contracts.bodies.nodes import DeviceSharing
+from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.columns import ABSENT, BoolArray, IntArray
 from millpond_scheduler.domain.fits import FURTHEST, ShapeFits

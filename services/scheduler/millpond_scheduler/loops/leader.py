@@ -27,10 +27,11 @@ from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.cycle import commit_placements
 from millpond_scheduler.usecases.demand import DemandMemory, tell_demand
+from millpond_scheduler.usecases.loading import apply_changes, load_shard, refresh_shard
 from millpond_scheduler.usecases.reclaiming import commit_reclaims, note_reclaims
 from millpond_scheduler.usecases.records import microseconds_of
 from millpond_scheduler.usecases.recount import recount
-from millpond_scheduler.usecases.shard import Shard, apply_changes, load_shard, refresh_shard
+from millpond_scheduler.usecases.shard import Shard
 from millpond_scheduler.usecases.verdicts import VerdictMemory, write_verdicts
 
 LEASE_NAME = "scheduler/shard-0"

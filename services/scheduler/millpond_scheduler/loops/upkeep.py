@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.loops import Loop

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from millpond_contracts.bodies.jobs import AllocationState, AllocationView
+from millpond_contracts.bodies.allocations import AllocationState, AllocationView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import AllocationId, JobId, NodeId, ProjectId, TenantId, VirtualPoolId
 from millpond_kernel.app import Kernel

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from millpond_contracts.bodies.jobs import (
-    Explanation,
     JobBatch,
     JobBatchView,
     JobDetail,
@@ -17,6 +16,7 @@ from millpond_contracts.bodies.jobs import (
     TaskView,
 )
 from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId, ProjectId, TenantId, VirtualPoolId
 from millpond_kernel.app import Kernel
 from millpond_kernel.auth import MemberCaller, ReaderCaller

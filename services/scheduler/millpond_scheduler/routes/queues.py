@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Request
 
-from millpond_contracts.bodies.jobs import QueueEntry
 from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.bodies.verdicts import QueueEntry
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import VirtualPoolId
 from millpond_kernel.app import Kernel

@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Request
 
-from millpond_contracts.bodies.jobs import UsageLine
 from millpond_contracts.bodies.shapes import Page
+from millpond_contracts.bodies.verdicts import UsageLine
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
 from millpond_kernel.app import Kernel
 from millpond_kernel.auth import ReaderCaller

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import AllocationState, AllocationView, DeviceShare, EndReason
+from millpond_contracts.bodies.allocations import AllocationState, AllocationView, DeviceShare, EndReason
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import (
     AllocationId,

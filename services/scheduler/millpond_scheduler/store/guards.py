@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import DeviceShare
+from millpond_contracts.bodies.allocations import DeviceShare
 from millpond_contracts.ids import NodeId, TenantId, VirtualPoolId
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, device

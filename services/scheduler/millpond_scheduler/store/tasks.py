@@ -5,7 +5,8 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import EndReason, TaskState, TaskView
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import TaskState, TaskView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, TaskId
 from millpond_kernel.filters import Where

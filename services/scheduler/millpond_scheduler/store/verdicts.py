@@ -4,8 +4,8 @@ from datetime import datetime
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import QueueEntry, UsageLine
 from millpond_contracts.bodies.tenants import QueuePolicy
+from millpond_contracts.bodies.verdicts import QueueEntry, UsageLine
 from millpond_contracts.ids import JobId, PoolId, TenantId, VirtualPoolId
 from millpond_kernel.filters import Where
 from millpond_kernel.uow import UnitOfWork

@@ -7,7 +7,8 @@ from uuid import UUID
 import asyncpg
 
 from millpond_contracts.bodies.bills import PriceVersionView
-from millpond_contracts.bodies.nodes import NodeState, NodeView, PoolView
+from millpond_contracts.bodies.nodes import NodeState, NodeView
+from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.bodies.tenants import Limits, ProjectView, QueuePolicy, VirtualPoolView
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
 from millpond_kernel.uow import UnitOfWork

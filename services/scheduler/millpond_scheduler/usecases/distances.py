@@ -5,8 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from millpond_contracts.bodies.distances import DistancePartView, DistanceView
-from millpond_contracts.bodies.jobs import PlacedView
 from millpond_contracts.bodies.nodes import NodeView
+from millpond_contracts.bodies.verdicts import PlacedView
 from millpond_contracts.ids import DeviceId, JobId, PoolId
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.distance import Distance, DistanceRules, measure_distance, wishes_of

@@ -2,19 +2,10 @@
 
 from uuid import UUID
 
-from millpond_contracts.bodies.jobs import (
-    AllocationState,
-    EndReason,
-    Explanation,
-    GroupView,
-    JobBatch,
-    JobBatchView,
-    JobDetail,
-    JobSpec,
-    JobState,
-    JobView,
-)
+from millpond_contracts.bodies.allocations import AllocationState, EndReason
+from millpond_contracts.bodies.jobs import GroupView, JobBatch, JobBatchView, JobDetail, JobSpec, JobState, JobView
 from millpond_contracts.bodies.tenants import QueuePolicy
+from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.scheduler import JobSubmitted
 from millpond_contracts.ids import JobId, NodeId, PoolId, ProjectId, TenantId, VirtualPoolId

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.store import node_leases
 from millpond_scheduler.store.changes import ChangeKind, note_changes

@@ -11,15 +11,8 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import (
-    PROVIDER_ENDS,
-    AllocationState,
-    EndReason,
-    JobState,
-    RetryReason,
-    RetrySpec,
-    TaskState,
-)
+from millpond_contracts.bodies.allocations import PROVIDER_ENDS, AllocationState, EndReason
+from millpond_contracts.bodies.jobs import JobState, RetryReason, RetrySpec, TaskState
 from millpond_contracts.events.scheduler import (
     AllocationActivated,
     AllocationEvent,

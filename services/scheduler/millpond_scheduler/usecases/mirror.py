@@ -15,8 +15,9 @@ from millpond_contracts.prices import PublishedPrices
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.store import allocations, jobs, views
+from millpond_scheduler.usecases.loading import apply_nodes, load_rules, load_waiting
 from millpond_scheduler.usecases.records import published_prices
-from millpond_scheduler.usecases.shard import Shard, apply_nodes, load_rules, load_waiting
+from millpond_scheduler.usecases.shard import Shard
 
 # Only tasks that have waited long have nodes kept free for them, and only the first of them.
 _LONG_WAITING_JOBS = 20

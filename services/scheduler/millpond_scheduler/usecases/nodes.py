@@ -1,6 +1,7 @@
 """What the registry tells of nodes and pools, taken into the views and the nodes' counters."""
 
-from millpond_contracts.bodies.nodes import NodeView, PoolView
+from millpond_contracts.bodies.nodes import NodeView
+from millpond_contracts.bodies.pools import PoolView
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.store import views
 from millpond_scheduler.store.changes import ChangeKind, note_changes

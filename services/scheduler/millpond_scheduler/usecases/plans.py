@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from millpond_contracts.bodies.jobs import GroupSpec, JobSpec, Verdict
+from millpond_contracts.bodies.jobs import GroupSpec, JobSpec
 from millpond_contracts.bodies.plans import (
     Offer,
     OfferPart,
@@ -15,6 +15,7 @@ from millpond_contracts.bodies.plans import (
     PlanView,
     RankView,
 )
+from millpond_contracts.bodies.verdicts import Verdict
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, PoolId, TaskId, TenantId
 from millpond_contracts.prices import (

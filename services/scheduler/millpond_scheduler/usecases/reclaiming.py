@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from millpond_contracts.bodies.jobs import AllocationState, EndReason
+from millpond_contracts.bodies.allocations import AllocationState, EndReason
 from millpond_contracts.ids import NodeId
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.uow import UnitOfWork

@@ -6,15 +6,10 @@ from typing import Any
 
 import asyncpg
 
-from millpond_contracts.bodies.jobs import (
-    AllocationState,
-    DeviceRequest,
-    Preferences,
-    Requirements,
-    Toleration,
-    minimum_value,
-)
-from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView, PoolIsolation, PoolView
+from millpond_contracts.bodies.allocations import AllocationState
+from millpond_contracts.bodies.jobs import DeviceRequest, Preferences, Requirements, Toleration, minimum_value
+from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView
+from millpond_contracts.bodies.pools import PoolIsolation, PoolView
 from millpond_contracts.ids import PoolId, PriceVersionId, TenantId
 from millpond_contracts.prices import PublishedPrices, Sku
 from millpond_contracts.quantities import microseconds_between

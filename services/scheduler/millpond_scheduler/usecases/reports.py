@@ -6,7 +6,7 @@ Every fact is idempotent by itself (a state is entered once), so a batch that is
 from collections.abc import Sequence
 from datetime import datetime
 
-from millpond_contracts.bodies.jobs import AllocationState, EndReason
+from millpond_contracts.bodies.allocations import AllocationState, EndReason
 from millpond_contracts.bodies.work import RejectedReport, ReportAnswer, ReportBatch, ReportKind, TaskReport
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.uow import UnitOfWork

@@ -1,21 +1,17 @@
 """What the leader of a shard keeps in memory: the snapshot, the queue, the limits and the prices, as the rows tell.
 
-Built once under a new epoch from views and live allocations, which re-adopts everything that runs; then kept up to date
-by the changes that other transactions noted, and by the leader's own commits.
+Built once under a new epoch, which re-adopts everything that runs; then kept up to date by the changes that other
+transactions noted (`loading.py`), and by the leader's own commits.
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
-from typing import Any
 from uuid import UUID
 
-import asyncpg
-
-from millpond_contracts.bodies.jobs import AllocationState, DeviceShare
-from millpond_contracts.bodies.nodes import DeviceView, NodeView, PoolView
+from millpond_contracts.bodies.allocations import AllocationState, DeviceShare
+from millpond_contracts.bodies.nodes import DeviceView
+from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.bodies.tenants import Limits
 from millpond_contracts.ids import (
     AllocationId,
@@ -29,26 +25,18 @@ from millpond_contracts.ids import (
     TenantId,
     VirtualPoolId,
 )
-from millpond_kernel.leases import Lease, check_epoch
-from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import Resource, VirtualPoolState, with_reserved
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.plans import Claim, Placement
 from millpond_scheduler.domain.reclaim import Running
-from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
+from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
-from millpond_scheduler.store import allocations, jobs, views
 from millpond_scheduler.store.allocations import AllocationRecord
-from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.guards import demand_of
-from millpond_scheduler.store.reservations import ReservationRecord, list_reservations
+from millpond_scheduler.store.reservations import ReservationRecord
 from millpond_scheduler.usecases.records import (
     holding_of,
-    microseconds_of,
-    node_record,
-    pool_rules,
-    request_class,
     running_of,
 )
 
@@ -227,178 +215,3 @@ class Shard:
         used = self.used.setdefault(record.virtual_pool, {})
         for resource, amount in demand_of(record.cpu_milli, record.memory_mib, record.flavor, record.devices).items():
             used[resource] = used.get(resource, 0) + sign * amount
-
-
-async def load_shard(unit: UnitOfWork, lease: Lease, distance: DistanceRules | None = None) -> Shard:
-    """Everything, read under the leader's epoch.
-
-    Raises:
-        LeaseLost: another leader took over.
-    """
-    await check_epoch(unit, lease)
-    # Before the rows: what is noted from now on is applied again, which changes nothing.
-    await take_changes(unit)
-    shard = Shard(distance=distance or DistanceRules())
-    await load_rules(unit, shard)
-    apply_nodes(shard, await views.list_nodes(unit, None))
-    for record in await allocations.list_live(unit):
-        shard.hold(record)
-    await load_waiting(unit, shard, None)
-    return shard
-
-
-async def refresh_shard(unit: UnitOfWork, lease: Lease, shard: Shard) -> Changes:
-    """Applies what others changed since the last call; returns what that was.
-
-    Raises:
-        LeaseLost: another leader took over.
-    """
-    await check_epoch(unit, lease)
-    changes = await take_changes(unit)
-    await apply_changes(unit, shard, changes)
-    return changes
-
-
-async def apply_changes(unit: UnitOfWork, shard: Shard, changes: Changes) -> None:
-    """Reads the changed objects again. Releases come before tasks, because a retry waits only after its release."""
-    if ChangeKind.POOL in changes:
-        await _load_pools(unit, shard)
-    if ChangeKind.VIRTUAL_POOL in changes:
-        await _load_virtual_pools(unit, shard)
-    if ChangeKind.PRICE in changes:
-        await _load_prices(unit, shard)
-    if changed := changes.get(ChangeKind.ALLOCATION):
-        for allocation, state in (await allocations.read_states(unit, changed)).items():
-            shard.note_state(AllocationId.of(allocation), state)
-    if nodes := changes.get(ChangeKind.NODE):
-        apply_nodes(shard, await views.list_nodes(unit, list(nodes)))
-        await _reread_live(unit, shard, nodes)
-    if tasks := changes.get(ChangeKind.TASK):
-        for task in tasks:
-            shard.waiting.pop(TaskId.of(task), None)
-        await load_waiting(unit, shard, list(tasks))
-
-
-async def load_rules(unit: UnitOfWork, shard: Shard) -> None:
-    """Reads what is small: pools, virtual pools with their limits, prices."""
-    await _load_pools(unit, shard)
-    await _load_virtual_pools(unit, shard)
-    await _load_prices(unit, shard)
-
-
-async def _load_pools(unit: UnitOfWork, shard: Shard) -> None:
-    shard.pools = {pool.pool_id: pool for pool in await views.list_pools(unit)}
-    for pool in shard.pools.values():
-        rules = pool_rules(pool)
-        if shard.snapshot.rules_of(pool.pool_id) != rules:
-            shard.snapshot.set_rules(pool.pool_id, rules)
-
-
-async def _load_virtual_pools(unit: UnitOfWork, shard: Shard) -> None:
-    shard.virtual_pools, shard.open_windows = {}, frozenset()
-    shard.reservations = await list_reservations(unit)
-    for row in await views.list_virtual_pools(unit):
-        key = VirtualPoolId.of(row["id"])
-        shard.virtual_pools[key] = VirtualPoolState(
-            id=key,
-            tenant=views.tenant_of(row),
-            pool=PoolId.of(row["pool_id"]),
-            limits=views.limits_of(row),
-            used=shard.used.setdefault(key, {}),
-            policy=views.policy_of(row),
-        )
-    shard.limits = {key: state.limits for key, state in shard.virtual_pools.items()}
-
-
-async def _load_prices(unit: UnitOfWork, shard: Shard) -> None:
-    now = await unit.fetchval("SELECT clock_timestamp()")
-    shard.prices = [
-        Price(
-            PriceVersionId.of(row["id"]),
-            None if row["tenant_id"] is None else TenantId.of(row["tenant_id"]),
-            row["valid_from"],
-            row["valid_to"],
-        )
-        for row in await views.list_prices(unit, now)
-    ]
-
-
-def apply_nodes(shard: Shard, rows: Sequence[asyncpg.Record]) -> None:
-    """Takes nodes as the views tell them; those that were removed leave."""
-    for row in rows:
-        node = NodeView.model_validate(row["body"])
-        if row["removed"]:
-            shard.snapshot.remove_node(node.node_id)
-            shard.layouts.pop(node.node_id, None)
-            continue
-        shard.layouts[node.node_id] = row["layout"]
-        shard.devices.update({device.device_id: device for device in node.devices})
-        shard.snapshot.upsert_node(node_record(node, silent=row["silent"]))
-
-
-async def _reread_live(unit: UnitOfWork, shard: Shard, nodes: Iterable[UUID]) -> None:
-    wanted = set(nodes)
-    found = {record.id: record for record in await allocations.list_live(unit, list(wanted))}
-    for allocation, record in list(shard.live.items()) if len(wanted) > 64 else _on_nodes(shard, wanted):
-        if record.node in wanted and allocation not in found:
-            shard.release(allocation)
-    for record in found.values():
-        shard.hold(record)
-
-
-def _on_nodes(shard: Shard, nodes: Iterable[UUID]) -> list[tuple[AllocationId, AllocationRecord]]:
-    held = [holding.task for node in nodes for holding in shard.snapshot.list_holdings(NodeId.of(node))]
-    return [(shard.holders[task], shard.live[shard.holders[task]]) for task in held if task in shard.holders]
-
-
-async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | None) -> None:
-    """Reads waiting tasks, some or (None) all, with what their jobs say."""
-    rows = await jobs.list_waiting(unit, tasks)
-    wanted = sorted({row["job_id"] for row in rows})
-    tenants = {row["job_id"]: TenantId.of(row["tenant_id"]) for row in rows}
-    facts = {row["id"]: _job_facts(row, tenants[row["id"]]) for row in await jobs.list_specs(unit, wanted)}
-    for row in rows:
-        job = facts[row["job_id"]]
-        task, group = TaskId.of(row["id"]), job.groups[row["group_name"]]
-        shard.waiting[task] = WaitingTask(
-            queued=QueuedTask(
-                id=task,
-                job=job.id,
-                virtual_pool=VirtualPoolId.of(row["virtual_pool_id"]),
-                request=group.request,
-                priority=row["priority"],
-                queued_at_us=microseconds_of(row["queued_at"]),
-                gang=Gang(job.id, row["group_name"], group.gang_size) if group.gang_size else None,
-            ),
-            facts=job,
-            group=row["group_name"],
-            index=row["index"],
-            attempt=row["attempt"],
-        )
-
-
-def _job_facts(row: asyncpg.Record, tenant: TenantId) -> JobFacts:
-    pool = PoolId.of(row["pool_id"])
-    return JobFacts(
-        id=JobId.of(row["id"]),
-        pool=pool,
-        project=None if row["project_id"] is None else ProjectId.of(row["project_id"]),
-        name=row["name"],
-        labels=row["labels"],
-        time_limit_seconds=row["time_limit_seconds"],
-        groups=_read_groups(tenant, pool, row["groups"]),
-    )
-
-
-@lru_cache(maxsize=4096)
-def _read_groups(tenant: TenantId, pool: PoolId, text: str) -> Mapping[str, GroupFacts]:
-    """A job's groups by name. Jobs are often alike: what was read once is shared, and compared faster."""
-    groups: list[dict[str, Any]] = json.loads(text)
-    return {
-        group["name"]: GroupFacts(
-            request_class(tenant, pool, group),
-            group["stop_grace_seconds"],
-            group["count"] if group.get("gang") else 0,
-        )
-        for group in groups
-    }

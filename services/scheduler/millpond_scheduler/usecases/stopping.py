@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from millpond_contracts.bodies.jobs import EndReason
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.events.scheduler import NodeEmptied
 from millpond_contracts.ids import NodeId
 from millpond_kernel.uow import UnitOfWork

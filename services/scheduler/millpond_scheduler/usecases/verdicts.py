@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from millpond_contracts.bodies.jobs import AdmissionView, Unblock
+from millpond_contracts.bodies.verdicts import AdmissionView, Unblock
 from millpond_contracts.events.scheduler import AdmissionChanged
 from millpond_contracts.ids import JobId, TaskId, TenantId, VirtualPoolId
 from millpond_kernel.leases import Lease, check_epoch

@@ -1,4 +1,4 @@
-"""A job as a tenant submits it, and what the scheduler tells about jobs, tasks, allocations and reasons."""
+"""A job as a tenant submits it, and what the scheduler tells of jobs, their tasks and their logs."""
 
 import re
 from enum import StrEnum
@@ -6,16 +6,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, StrictInt, StringConstraints, model_validator
 
-from millpond_contracts.bodies.distances import DistanceView
+from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ecosystem import EcosystemRequirement
 from millpond_contracts.ids import (
-    AllocationId,
-    DeviceId,
     JobId,
-    NodeId,
     PoolId,
-    PriceVersionId,
     ProjectId,
     TaskId,
     TenantId,
@@ -268,94 +264,6 @@ class TaskState(StrEnum):
     LOST = "lost"
 
 
-class AllocationState(StrEnum):
-    BOUND = "bound"
-    ACTIVE = "active"
-    RELEASING = "releasing"
-    RELEASED = "released"
-
-
-class EndReason(StrEnum):
-    """Why an attempt, an allocation or a job ended: a closed list."""
-
-    COMPLETED = "completed"
-    EXIT_CODE = "exit_code"
-    SIGNAL = "signal"
-    OUT_OF_MEMORY = "out_of_memory"
-    TIME_LIMIT = "time_limit"
-    CANCELLED = "cancelled"
-    START_FAILED = "start_failed"
-    REFUSED = "refused"
-    NODE_LOST = "node_lost"
-    NODE_RESTARTED = "node_restarted"
-    DRAINED = "drained"
-    PREEMPTED = "preempted"
-    RECLAIMED = "reclaimed"
-    GANG_STOPPED = "gang_stopped"
-    RETRIES_EXHAUSTED = "retries_exhausted"
-
-
-# Ends that the provider caused: what was still held after the stop request is waived (decision on metering).
-PROVIDER_ENDS = frozenset(
-    {
-        EndReason.NODE_LOST,
-        EndReason.NODE_RESTARTED,
-        EndReason.DRAINED,
-        EndReason.PREEMPTED,
-        EndReason.RECLAIMED,
-    }
-)
-
-
-class DeviceShare(Outgoing):
-    """A share of one device held by an allocation. `memory_mib` null = the whole memory or not bounded."""
-
-    device_id: DeviceId
-    identity: str
-    vendor: str
-    index: int
-    uuid: str | None = None
-    flavor: str
-    milli: int
-    memory_mib: int | None = None
-
-
-class AllocationView(Outgoing):
-    """Devices, CPU and memory bound to one attempt of a task on one node.
-
-    `epoch` fences the agent; `generation` rises with every change. `waived_from` = when the provider asked it to stop.
-    """
-
-    allocation_id: AllocationId
-    job_id: JobId
-    job_name: str
-    task_id: TaskId
-    group: str
-    index: int
-    attempt: int
-    tenant_id: TenantId
-    project_id: ProjectId | None
-    virtual_pool_id: VirtualPoolId
-    pool_id: PoolId
-    node_id: NodeId
-    cpu_milli: int
-    memory_mib: int
-    devices: tuple[DeviceShare, ...]
-    term: str = "on_demand"
-    price_version_id: PriceVersionId | None
-    labels: dict[str, str] = Field(default_factory=dict)
-    state: AllocationState
-    epoch: int
-    bound_at: Instant
-    active_at: Instant | None = None
-    stop_requested_at: Instant | None = None
-    waived_from: Instant | None = None
-    released_at: Instant | None = None
-    reason: EndReason | None = None
-    exit_code: int | None = None
-    generation: int
-
-
 class TaskView(Outgoing):
     """A task with its latest attempt."""
 
@@ -417,102 +325,6 @@ class JobDetail(JobView):
 
     spec: JobSpec
     tasks: list[TaskView]
-
-
-class AdmissionView(Outgoing):
-    """How a job stands against its virtual pool's limits; amounts in the resource's unit."""
-
-    resource: str
-    flavor: str | None
-    limit: int
-    used: int
-    borrowed: int
-    requested: int
-    missing: int
-
-
-class GangView(Outgoing):
-    """A gang that waits: its tasks start all together, and for so many of them there is room now."""
-
-    tasks: int
-    fitting: int
-
-
-class Unblock(Outgoing):
-    """Something that would let the job start, and what it would change."""
-
-    action: str
-    effect: str
-
-
-class Verdict(Outgoing):
-    """Why something cannot start: one dominant reason, nodes per reason (summing to the pool's nodes), what helps."""
-
-    dominant: str
-    message: str
-    counts: dict[str, int] = Field(default_factory=dict)
-    nodes: int = 0
-    admission: list[AdmissionView] = Field(default_factory=list)
-    largest_free_block: int | None = Field(None, description="free whole devices on the best node")
-    gang: GangView | None = None
-    would_unblock: list[Unblock] = Field(default_factory=list)
-
-
-class PlacedView(Outgoing):
-    """Tasks of a group that hold devices of one flavor now, and how far the first of these is from their needs."""
-
-    group: str
-    tasks: int
-    flavor: str
-    distance: DistanceView
-
-
-class Explanation(Verdict):
-    """Why a job waits, and how near the devices that it holds are to its needs (of its first 1000 tasks)."""
-
-    job_id: JobId
-    state: JobState
-    as_of: Instant
-    position: int | None = Field(None, description="1 = next in the queue of the virtual pool")
-    estimated_start: Instant | None = None
-    placed: list[PlacedView] = Field(default_factory=list)
-
-
-class UsageLine(Outgoing):
-    """Use of one resource by one virtual pool, against its limits, in the resource's unit.
-
-    `borrowed` = what is used above `guaranteed`, `available` = what is left up to `hard`. `blocked` = work waits for
-    this limit, for `missing` at least. Commits are held to the limits of `limit_generation`.
-    """
-
-    virtual_pool_id: VirtualPoolId
-    virtual_pool: str
-    tenant_id: TenantId
-    pool_id: PoolId
-    resource: str
-    flavor: str | None
-    used: int
-    guaranteed: int
-    hard: int
-    borrowed: int
-    available: int
-    over_limit: int = Field(0, description="used above `hard`, after it was lowered; nothing new is admitted until 0")
-    blocked: bool
-    missing: int
-    limit_generation: int
-
-
-class QueueEntry(Outgoing):
-    """One pending job of a virtual pool's queue, in order."""
-
-    position: int
-    job_id: JobId
-    name: str
-    priority: int
-    created_at: Instant
-    pending_tasks: int
-    dominant: str | None
-    message: str | None
 
 
 class LogPage(Outgoing):

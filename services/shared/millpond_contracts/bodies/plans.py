@@ -3,8 +3,8 @@
 from pydantic import Field
 
 from millpond_contracts.bodies.distances import DistanceView
-from millpond_contracts.bodies.jobs import Verdict
 from millpond_contracts.bodies.shapes import Outgoing
+from millpond_contracts.bodies.verdicts import Verdict
 from millpond_contracts.ids import PoolId, PriceVersionId, VirtualPoolId
 from millpond_contracts.quantities import ExactDecimal, Instant, Money
 

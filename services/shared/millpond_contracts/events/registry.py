@@ -1,7 +1,8 @@
 """Events of the registry. Every node event carries the whole node, so that a view needs nothing else."""
 
 from millpond_contracts.bodies.loans import LoanView, ShortageView
-from millpond_contracts.bodies.nodes import FlavorView, NodeView, PoolCapacity, PoolView
+from millpond_contracts.bodies.nodes import FlavorView, NodeView
+from millpond_contracts.bodies.pools import PoolCapacity, PoolView
 from millpond_contracts.events.envelope import Event
 from millpond_contracts.ids import DeviceId, PoolId
 

@@ -1,6 +1,7 @@
 """Events of the scheduler. Allocation events carry the whole allocation; no event carries command or environment."""
 
-from millpond_contracts.bodies.jobs import AllocationView, JobView
+from millpond_contracts.bodies.allocations import AllocationView
+from millpond_contracts.bodies.jobs import JobView
 from millpond_contracts.bodies.scaling import PoolDemand
 from millpond_contracts.events.envelope import Event
 from millpond_contracts.ids import NodeId, TenantId, VirtualPoolId
