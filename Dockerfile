@@ -4,12 +4,11 @@ FROM python:3.11-slim AS build
 RUN pip install --no-cache-dir uv && python -m venv --without-pip /opt/millpond
 WORKDIR /src
 
-# Dependencies first: this layer is rebuilt only when they change.
-COPY pyproject.toml requirements.lock* ./
-RUN uv pip install --python /opt/millpond --compile-bytecode --no-cache --extra server -r pyproject.toml \
-        $(test -f requirements.lock && echo --constraint requirements.lock)
+# Dependencies first, pinned with their hashes (`make lock`): this layer is rebuilt only when they change.
+COPY requirements.lock ./
+RUN uv pip install --python /opt/millpond --compile-bytecode --no-cache --require-hashes -r requirements.lock
 
-COPY README.md LICENSE NOTICE ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY services services
 COPY client client
 COPY migrations migrations

@@ -45,7 +45,7 @@ chaos: $(STAMP) ## Kill every process of a split stack twice, engines too, under
 test-floor: $(STAMP) ## Run the integration tests on the oldest supported versions (Debian 12's PostgreSQL 15, Redis 7.0)
 	@tools/test-floor $(ARGS)
 
-lock: $(STAMP) ## Pin every dependency with hashes in requirements.lock
+lock: $(STAMP) ## Pin every dependency with hashes: requirements.lock for the product, requirements-dev.lock for .venv
 	@tools/lock
 
 clean: ## Remove .venv and every cache (never the data of a stack)
@@ -55,6 +55,6 @@ clean: ## Remove .venv and every cache (never the data of a stack)
 .env: | $(STAMP)
 	@$(VENV)/bin/python tools/compose_env.py
 
-$(STAMP): pyproject.toml $(wildcard requirements.lock)
+$(STAMP): pyproject.toml $(wildcard requirements-dev.lock)
 	@VENV=$(VENV) tools/install
 	@touch $@
