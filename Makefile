@@ -3,6 +3,8 @@ VENV  := .venv
 STAMP := $(VENV)/.installed
 ONLY  ?=
 ARGS  ?=
+# Test files that run at the same time, each with engines of its own.
+AT_ONCE ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help up demo test check openapi bench chaos test-floor lock clean
@@ -17,8 +19,8 @@ up: $(STAMP) ## Start the whole stack on this machine; ARGS="--split --port 8080
 demo: $(STAMP) ## From nothing to an exact bill in two minutes, in a folder of its own
 	@$(VENV)/bin/millpond demo $(ARGS)
 
-test: $(STAMP) ## Run every test that this machine can run, in one pytest run
-	@$(VENV)/bin/pytest $(ARGS)
+test: $(STAMP) ## Run every test that this machine can run, in one pytest run; AT_ONCE=4 takes four files at a time
+	@$(VENV)/bin/pytest -n $(AT_ONCE) --dist loadfile $(ARGS)
 
 check: check-format check-lint check-types check-imports check-tree ## Format, lint, types, import rules and the rules of the tree
 
