@@ -65,7 +65,7 @@ async def insert_orders(
 async def list_live(unit: UnitOfWork, policy_id: UUID | None = None) -> list[asyncpg.Record]:
     """Rows of orders that are not over, each with what is known of its node (`n_…`, null when nothing is)."""
     return await unit.fetch(
-        "SELECT o.*, n.node_id AS n_id, n.pool_id AS n_pool_id, n.state AS n_state, n.schedulable AS n_schedulable,"
+        "SELECT o.*, n.node_id AS n_id, n.pool_id AS n_pool_id, n.state AS n_state,"
         " n.cordon_reasons AS n_cordons, n.drain AS n_drain, n.flavors AS n_flavors"
         " FROM node_order o LEFT JOIN node_view n ON n.node_id = coalesce(o.node_id,"
         # The first node that carries the tag, and only in the pool that the token led into.

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 
@@ -91,15 +90,12 @@ def is_cancellable(row: asyncpg.Record) -> bool:
 
 
 def may_be_released(row: asyncpg.Record) -> bool:
-    """Whether a joined node may be chosen: it takes work, and nobody else has closed or drains it."""
+    """Whether a joined node may be chosen: it takes the pool's work, and nobody else has closed or drains it."""
     cordons = set(row["n_cordons"] or ())
     return (
         row["state"] == NodeOrderState.JOINED
         and row["n_state"] == NodeState.READY
+        # One that is lent, or was moved by an operator, works for another pool.
+        and row["n_pool_id"] == row["pool_id"]
         and not cordons - {CordonReason.SCALE_IN.value}
     )
-
-
-def node_ids_of(rows: list[asyncpg.Record]) -> set[UUID]:
-    """The nodes of orders that have one."""
-    return {row["n_id"] for row in rows if row["n_id"] is not None}
