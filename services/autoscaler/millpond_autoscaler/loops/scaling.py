@@ -1,7 +1,7 @@
 """The loop that decides and follows through: 1 orders go one step on, 2 every policy is decided on, 3 what was intended
 is begun at the next pass.
 
-Without policies and orders a pass is one statement.
+Without policies and orders a pass is one short transaction.
 """
 
 from dataclasses import dataclass, field, replace
@@ -28,6 +28,7 @@ from millpond_autoscaler.usecases.deciding import (
 from millpond_autoscaler.usecases.observing import ObservingTimes, observe
 from millpond_autoscaler.usecases.orders import OrderKeeper
 from millpond_contracts.bodies.scaling import DemandShape, ScalingAction, ScalingPolicyView
+from millpond_contracts.ids import NodeOrderId
 from millpond_kernel.clients import ServiceAway
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.leases import Lease, check_epoch
@@ -53,6 +54,7 @@ class Scaling:
     folder: Path
     times: ScalingTimes
     forecast: Forecast = field(default_factory=NoForecast)
+    alarmed: set[NodeOrderId] = field(default_factory=set)
 
     async def run_pass(self, now: datetime, lease: Lease) -> None:
         """Orders first, so that a decision sees what has come."""
@@ -71,6 +73,7 @@ class Scaling:
             SimulatedNodes(self.folder),
             self.times.stock_out_seconds,
             lease,
+            self.alarmed,
         )
 
     async def _decide_pool(self, of_pool: list[ScalingPolicyView], now: datetime, lease: Lease) -> None:

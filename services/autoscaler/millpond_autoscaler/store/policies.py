@@ -104,7 +104,7 @@ async def delete_policy(unit: UnitOfWork, policy_id: ScalingPolicyId) -> None:
     )
 
 
-async def read_state(unit: UnitOfWork, policy_id: ScalingPolicyId) -> asyncpg.Record:
+async def read_state(unit: UnitOfWork, policy_id: UUID) -> asyncpg.Record:
     """What the policy remembers."""
     row = await unit.fetchrow("SELECT * FROM policy_state WHERE policy_id = $1", policy_id)
     assert row is not None, "made with the policy"
@@ -152,12 +152,15 @@ async def note_in(unit: UnitOfWork, policy_id: ScalingPolicyId, now: datetime) -
     await unit.execute("UPDATE policy_state SET last_in_at = $2 WHERE policy_id = $1", policy_id, now)
 
 
-async def note_failure(unit: UnitOfWork, policy_id: UUID, retry_at: datetime, stock_out_until: datetime | None) -> None:
-    """Notes an order that failed, and from when on the policy may order again."""
+async def note_failure(
+    unit: UnitOfWork, policy_id: UUID, failures: int, retry_at: datetime, stock_out_until: datetime | None
+) -> None:
+    """Notes how often orders failed in a row, and from when on the policy may order again."""
     await unit.execute(
-        "UPDATE policy_state SET failures = failures + 1, retry_at = $2,"
-        " stock_out_until = coalesce($3, stock_out_until) WHERE policy_id = $1",
+        "UPDATE policy_state SET failures = $2, retry_at = $3, stock_out_until = coalesce($4, stock_out_until)"
+        " WHERE policy_id = $1",
         policy_id,
+        failures,
         retry_at,
         stock_out_until,
     )
@@ -166,8 +169,3 @@ async def note_failure(unit: UnitOfWork, policy_id: UUID, retry_at: datetime, st
 async def note_success(unit: UnitOfWork, policy_id: UUID) -> None:
     """Forgets earlier failures, but no stock-out: a node joined."""
     await unit.execute("UPDATE policy_state SET failures = 0, retry_at = NULL WHERE policy_id = $1", policy_id)
-
-
-async def read_failures(unit: UnitOfWork, policy_id: UUID) -> int:
-    """How many orders of the policy failed in a row."""
-    return int(await unit.fetchval("SELECT failures FROM policy_state WHERE policy_id = $1", policy_id))

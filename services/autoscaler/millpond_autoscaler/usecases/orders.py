@@ -4,7 +4,7 @@ The row says what is intended; what the provider and the registry say is what is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import asyncpg
@@ -28,20 +28,25 @@ from millpond_kernel.clients import ServiceAway
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.observability import ALARMS, log
+from millpond_kernel.uow import UnitOfWork
 
-# A join with the token's last second is told of a little later.
+# What happened in the last second, as a join or the end of a drain, is told of a little later.
 GRACE = timedelta(seconds=10)
 
 
 @dataclass(slots=True)
 class OrderKeeper:
-    """Advances orders. `stock_out_seconds` = how long a stock-out is remembered."""
+    """Advances orders. `stock_out_seconds` = how long a stock-out is remembered.
+
+    `alarmed` = machines without an order that a person was told of already; it outlives the keeper.
+    """
 
     database: Database
     registry: RegistryCalls
     provider: NodeProvider
     stock_out_seconds: float
     lease: Lease
+    alarmed: set[NodeOrderId] = field(default_factory=set)
 
     async def advance(self, rows: Sequence[asyncpg.Record], now: datetime) -> None:
         """One look at every live order, and at machines that belong to none."""
@@ -64,7 +69,7 @@ class OrderKeeper:
 
     async def _advance_one(self, row: asyncpg.Record, tags: frozenset[NodeOrderId] | None, now: datetime) -> None:
         state = NodeOrderState(row["state"])
-        if state is NodeOrderState.REQUESTED and tags is not None:
+        if state is NodeOrderState.REQUESTED:
             await self._request(row, tags, now)
         elif state is NodeOrderState.PROVISIONING:
             await self._await_node(row, now)
@@ -73,12 +78,17 @@ class OrderKeeper:
         elif state is NodeOrderState.RELEASING:
             await self._release(row, now)
 
-    async def _request(self, row: asyncpg.Record, tags: frozenset[NodeOrderId], now: datetime) -> None:
-        """Asks the provider, unless it has the order already: somebody ended between asking and writing it down."""
+    async def _request(self, row: asyncpg.Record, tags: frozenset[NodeOrderId] | None, now: datetime) -> None:
+        """Asks the provider, unless it has the order already: somebody ended between asking and writing it down.
+
+        Of a provider that is away (`tags` None) nobody can tell; a machine that it has after all is found as an orphan.
+        """
         order_id, template = NodeOrderId.of(row["id"]), NodeTemplate.model_validate(row["template"])
-        if order_id not in tags:
+        if tags is None or order_id not in tags:
             if now >= row["register_by"]:
                 await self._fail(row, now, "the provider did not take the order in time")
+                return
+            if tags is None:
                 return
             left = (row["register_by"] - now).total_seconds()
             token = await self.registry.create_join_token(order_id, PoolId.of(row["pool_id"]), left)
@@ -101,12 +111,12 @@ class OrderKeeper:
             if row["n_id"] is None:
                 await self._fail(row, now, "no node joined in time")
             else:
-                await self._begin_release(row, now, drain_seconds=0)
+                await self._begin_release(row, now, has_failed=True)
 
     async def _look_after(self, row: asyncpg.Record, now: datetime) -> None:
         """Follows what others do to a joined node: one that was removed is given back, a forgotten cordon is lifted."""
         if row["n_state"] == NodeState.REMOVED:
-            await self._begin_release(row, now, drain_seconds=0)
+            await self._begin_release(row, now)
         elif row["n_id"] is not None and CordonReason.SCALE_IN.value in (row["n_cordons"] or ()):
             await self.registry.keep(NodeId.of(row["n_id"]))
 
@@ -118,7 +128,7 @@ class OrderKeeper:
             return
         if is_there:
             if not is_emptied(row):
-                await self._drain_anew_if_lost(row)
+                await self._drain_anew_if_lost(row, now)
                 return
             await self.registry.remove(NodeId.of(row["n_id"]))
         await self.provider.release(NodeOrderId.of(row["id"]))
@@ -136,18 +146,18 @@ class OrderKeeper:
             await check_epoch(unit, self.lease)
             await orders.note_drain(unit, row, generation, deadline)
 
-    async def _drain_anew_if_lost(self, row: asyncpg.Record) -> None:
+    async def _drain_anew_if_lost(self, row: asyncpg.Record, now: datetime) -> None:
         """A drain that somebody ended is asked for again once it is over its deadline: it always ends."""
         drain = row["n_drain"]
-        if drain is None or drain["generation"] != row["drain_generation"]:
-            now = await self.database.now()
-            if row["drain_deadline"] is not None and now >= row["drain_deadline"]:
-                started = await self.registry.drain(NodeId.of(row["n_id"]), row["drain_seconds"] or 0)
-                async with self.database.begin(SYSTEM) as unit:
-                    await check_epoch(unit, self.lease)
-                    await orders.note_drain(unit, row, started.generation, started.deadline)
+        is_lost = drain is None or drain["generation"] != row["drain_generation"]
+        if is_lost and now >= row["drain_deadline"] + GRACE:
+            started = await self.registry.drain(NodeId.of(row["n_id"]), row["drain_seconds"] or 0)
+            async with self.database.begin(SYSTEM) as unit:
+                await check_epoch(unit, self.lease)
+                await orders.note_drain(unit, row, started.generation, started.deadline)
 
-    async def _begin_release(self, row: asyncpg.Record, now: datetime, *, drain_seconds: int) -> None:
+    async def _begin_release(self, row: asyncpg.Record, now: datetime, *, has_failed: bool = False) -> None:
+        """Gives back at once a node that is of no use."""
         async with self.database.begin(SYSTEM) as unit:
             await check_epoch(unit, self.lease)
             order = await orders.enter_state(
@@ -156,9 +166,11 @@ class OrderKeeper:
                 NodeOrderState.RELEASING,
                 now,
                 node_id=row["n_id"],
-                drain_seconds=drain_seconds,
+                drain_seconds=0,
                 waits_for="the registry and the provider",
             )
+            if has_failed:
+                await _note_failure(unit, row, now)
             unit.emit(NodeReleaseAnnounced(order=order))
 
     async def _enter(
@@ -182,8 +194,7 @@ class OrderKeeper:
         async with self.database.begin(SYSTEM) as unit:
             await check_epoch(unit, self.lease)
             order = await orders.enter_state(unit, row, NodeOrderState.FAILED, now, waits_for=why)
-            pause = timedelta(seconds=pause_seconds(await policies.read_failures(unit, row["policy_id"]) + 1))
-            await policies.note_failure(unit, row["policy_id"], now + pause, stock_out_until)
+            await _note_failure(unit, row, now, stock_out_until)
             unit.emit(NodeOrderFailed(order=order))
         log.warning("node_order_failed", order=str(NodeOrderId.of(row["id"])), reason=why)
 
@@ -201,6 +212,7 @@ class OrderKeeper:
         """
         if not tags:
             return
+        self.alarmed &= tags
         async with self.database.begin(SYSTEM) as unit:
             known = await orders.find_known(unit, list(tags))
         for tag in sorted(tags):
@@ -211,6 +223,18 @@ class OrderKeeper:
                     log.warning("provider_away", error=str(error))
                     return
                 log.info("orphan_released", order=str(tag))
-            else:
+            elif tag not in self.alarmed:
+                self.alarmed.add(tag)
                 ALARMS.labels("autoscaler", "machine_without_order").inc()
                 log.warning("machine_without_order", order=str(tag), node_is_there=known.get(tag, None))
+
+
+async def _note_failure(
+    unit: UnitOfWork, row: asyncpg.Record, now: datetime, stock_out_until: datetime | None = None
+) -> None:
+    """Has the order's policy wait before it orders again: longer each time. Orders that fail together count once."""
+    state = await policies.read_state(unit, row["policy_id"])
+    is_waiting = state["retry_at"] is not None and now < state["retry_at"]
+    failures = state["failures"] + (0 if is_waiting else 1)
+    retry_at = now + timedelta(seconds=pause_seconds(failures))
+    await policies.note_failure(unit, row["policy_id"], failures, retry_at, stock_out_until)
