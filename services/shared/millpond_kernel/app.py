@@ -28,6 +28,7 @@ from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.following import Follower
 from millpond_kernel.outbox import doorbell_channel
 from millpond_kernel.problem import add_problem_handlers, problem_response
+from millpond_kernel.rates import TenantRates
 from millpond_kernel.revisions import code_head
 from millpond_kernel.settings import ServiceSettings
 from millpond_kernel.tokens import TokenIssuer
@@ -60,6 +61,7 @@ class Kernel:
     clients: dict[str, ServiceClient]
     authenticator: Authenticator
     doorbell: Doorbell
+    rates: TenantRates
     issuer: TokenIssuer | None = None
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     part_states: dict[str, tuple[bool, str]] = field(default_factory=dict)
@@ -207,7 +209,8 @@ def make_kernel(service: ServiceApp) -> Kernel:
     authenticator = Authenticator(database, issuers, DenySet())
     doorbell = Doorbell(redis, doorbell_channel(settings.redis_prefix, name))
     database.on_commit = doorbell.ring
-    return Kernel(settings, name, database, redis, clients, authenticator, doorbell)
+    rates = TenantRates(name, settings.tenant_requests_per_second, settings.tenant_requests_burst)
+    return Kernel(settings, name, database, redis, clients, authenticator, doorbell, rates)
 
 
 def _lifespan(service: ServiceApp) -> Callable[[FastAPI], Any]:

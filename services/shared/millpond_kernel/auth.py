@@ -230,9 +230,11 @@ class BearerHeader(SecurityBase):
 
 
 async def authenticated(request: Request, header: Annotated[str | None, Security(BearerHeader())]) -> Principal:
-    """FastAPI dependency: the verified caller."""
-    authenticator: Authenticator = request.app.state.kernel.authenticator
+    """FastAPI dependency: the verified caller, whose tenant may ask as often as this."""
+    kernel = request.app.state.kernel
+    authenticator: Authenticator = kernel.authenticator
     principal = await authenticator.authenticate(header)
+    kernel.rates.admit(principal)
     request.state.principal = principal
     return principal
 

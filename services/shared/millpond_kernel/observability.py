@@ -24,6 +24,7 @@ REQUEST_SECONDS = Histogram(
     ("service", "method", "route"),
     buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
+REQUESTS_LIMITED = Counter("millpond_tenant_requests_limited_total", "Requests over their tenant's rate", ("service",))
 EVENTS_PUBLISHED = Counter("millpond_events_published_total", "Events given to Redis", ("service",))
 EVENTS_APPLIED = Counter("millpond_events_applied_total", "Events applied", ("service", "consumer", "publisher"))
 EVENTS_PARKED = Counter("millpond_events_parked_total", "Events parked after failing", ("service", "consumer"))

@@ -68,6 +68,20 @@ class ServiceSettings(BaseSettings):
         validation_alias=shared("writes_waiting"),
         description="most writes of people that wait in one process; further ones are answered 429",
     )
+    tenant_requests_per_second: float = Field(
+        500.0,
+        ge=0.1,
+        le=1_000_000,
+        validation_alias=shared("tenant_requests_per_second"),
+        description="requests a second of one tenant that one process of one service takes; more are answered 429",
+    )
+    tenant_requests_burst: int = Field(
+        5_000,
+        ge=1,
+        le=10_000_000,
+        validation_alias=shared("tenant_requests_burst"),
+        description="most requests of one tenant at once, before that rate holds",
+    )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         validation_alias=shared("cors_origins"),
