@@ -134,8 +134,7 @@ def parse_text(text: str, where: str) -> FleetFile:
     try:
         document = yaml.safe_load(text)  # JSON is YAML, too
     except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
-        raise DescriptionRefused(f"{where}: neither YAML nor JSON: {problem[:300]}") from error
+        raise DescriptionRefused(f"{where}: neither YAML nor JSON: {_yaml_problem(error)}") from None
     if not isinstance(document, Mapping):
         raise DescriptionRefused(f"{where}: expected `nodes:` with a list of entries")
     try:
@@ -183,6 +182,13 @@ def _each(stem: str, description: FleetFile) -> Iterable[NodeDescription]:
 def count_nodes(description: FleetFile) -> int:
     """How many nodes a file describes."""
     return sum(entry.count or 1 for entry in description.nodes)
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    """What is wrong and where. The error's own text quotes the line, which may be the one with the token."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"{error.problem or error.context} in line {error.problem_mark.line + 1}"
+    return type(error).__name__
 
 
 def _signature(path: Path) -> _Signature:

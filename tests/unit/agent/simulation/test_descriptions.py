@@ -56,6 +56,13 @@ def test_file_when_wrong_then_refused_with_the_place(text: str, reason: str, tmp
         Descriptions([str(path)])
 
 
+def test_file_when_no_yaml_then_the_reason_names_the_line_and_never_shows_it() -> None:
+    with pytest.raises(DescriptionRefused) as refused:
+        parse_text('nodes: []\njoin_token: mpj_secret"\n  x: [mpj_secret\n', "here.yaml")
+    assert "in line 3" in str(refused.value)
+    assert "mpj_secret" not in str(refused.value)
+
+
 def test_path_when_not_there_then_refused(tmp_path: Path) -> None:
     with pytest.raises(DescriptionRefused):
         Descriptions([str(tmp_path / "nothing")])
