@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from millpond_contracts.bodies.scaling import NODE_ORDER_LABEL
 from millpond_kernel.db import SYSTEM
 from tests.factories.registry import Agent, gpu, inventory
 from tests.integration.registry.conftest import Registry
@@ -95,6 +96,16 @@ async def test_join_when_pools_compete_then_selector_of_highest_priority_takes_i
     fixed = await registry.agent().join(await registry.join_token(pool_id=named), inventory([gpu()]))
     default = (await registry.get("/v1/pools?name=default"))["items"][0]["pool_id"]
     assert [gold["pool_id"], plain["pool_id"], bare["pool_id"], fixed["pool_id"]] == [a100, nvidia, default, named]
+
+
+async def test_join_when_a_machine_claims_an_order_then_only_its_token_may_say_so(registry: Registry) -> None:
+    claim = {NODE_ORDER_LABEL: "norder_01m8mrpz00000000000000000z", "use": "any"}
+    plain = await registry.join_token()
+    ordered = await registry.join_token(labels={NODE_ORDER_LABEL: "norder_01m8mrpz00000000000000000a"})
+    for token in (plain, ordered):
+        await registry.agent().join(token, inventory(labels=claim), labels=claim)
+    labels = [node["labels"] for node in (await registry.get("/v1/nodes"))["items"]]
+    assert labels == [{"use": "any"}, {"use": "any", NODE_ORDER_LABEL: "norder_01m8mrpz00000000000000000a"}]
 
 
 async def test_join_when_body_is_bad_then_problem_and_no_node(registry: Registry) -> None:

@@ -1,10 +1,11 @@
 """One node: its state, why nothing new may start there, its drain, and the view that every node event carries."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from millpond_contracts.bodies.nodes import CordonReason, DrainView, Market, NodeState, NodeView
+from millpond_contracts.bodies.scaling import NODE_ORDER_LABEL
 from millpond_contracts.ids import NodeId, PoolId
 from millpond_contracts.resources import NodeInventory
 from millpond_registry.domain.devices import KnownDevice, device_view
@@ -114,7 +115,12 @@ def enter_pool(node: Node, pool_id: PoolId, name: str) -> Node:
 
 def node_labels(node: Node) -> dict[str, str]:
     """Labels of the machine's report, overridden by those given at the join."""
-    return {**node.inventory.labels, **(node.labels or {})}
+    return {**own_labels(node.inventory.labels), **(node.labels or {})}
+
+
+def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """What a machine may say of itself: never whose order it is, which a join token alone tells."""
+    return {key: value for key, value in labels.items() if key != NODE_ORDER_LABEL}
 
 
 def node_view(node: Node, devices: Sequence[KnownDevice]) -> NodeView:

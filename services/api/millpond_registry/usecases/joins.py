@@ -17,7 +17,7 @@ from millpond_contracts.resources import NodeInventory
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 from millpond_registry.domain.devices import merge_devices
-from millpond_registry.domain.nodes import Node
+from millpond_registry.domain.nodes import Node, own_labels
 from millpond_registry.domain.pools import choose_pool, unique_name
 from millpond_registry.store import join_tokens, nodes, pools
 from millpond_registry.store.clock import read_clock
@@ -62,7 +62,7 @@ async def join_node(unit: UnitOfWork, request: JoinRequest) -> JoinAnswer:
     token = _check_token(token, now, joined_before=known is not None)
     if known is not None:
         return JoinAnswer(node_id=known.id, name=known.name, pool_id=known.pool_id)
-    labels = {**request.labels, **token.labels}
+    labels = {**own_labels(request.labels), **token.labels}
     pool = await _pool_for(unit, token, request.inventory, labels)
     node = Node(
         id=NodeId.new(),
