@@ -14,6 +14,7 @@ from typing import Literal
 from millpond_contracts.resources import ComputeRates, DeviceKind
 
 MIB_PER_GIB = 1024
+_LONGEST_FLAVOR = 63
 
 Confidence = Literal["high", "medium", "low"]
 _CONFIDENCES: dict[str, Confidence] = {"high": "high", "medium": "medium", "low": "low"}
@@ -98,6 +99,12 @@ class CatalogueEntry:
             return None
         board = round(self.memory_gib * MIB_PER_GIB)
         return board // 2 if self.model in _TWO_DEVICES else board
+
+    @property
+    def flavor(self) -> str:
+        """The built-in flavor of the model, a name made of vendor and model: `nvidia-h100-sxm5-80gb`."""
+        words = re.sub(r"[^a-z0-9.]+", "-", f"{self.vendor} {self.model}".lower())
+        return words[:_LONGEST_FLAVOR].strip("-.")
 
     @property
     def kind(self) -> DeviceKind:

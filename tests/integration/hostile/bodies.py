@@ -4,6 +4,7 @@ import base64
 from typing import Any
 
 from millpond_contracts.bodies.tenants import Role
+from millpond_contracts.fleets import find_catalogue_entry
 from tests.factories.registry import gpu, inventory
 from tests.integration.hostile.world import COMMAND_CANARY, ENVIRONMENT_CANARY, FLAVOR, NAME_CANARY, World
 
@@ -207,8 +208,9 @@ def _bodies_of_scheduler_and_billing(world: World) -> dict[str, dict[str, Any]]:
     }
 
 
-def policy_of(world: World, flavor: str = "nvidia-h100-sxm5-80gb") -> dict[str, Any]:
+def policy_of(world: World, model: str = "H100 SXM5 80GB") -> dict[str, Any]:
     """A scaling policy that does nothing by itself."""
+    flavor = find_catalogue_entry(model).flavor
     return {
         "name": f"grows-{flavor}",
         "pool_id": world.ids.get("pool_id"),
@@ -216,7 +218,7 @@ def policy_of(world: World, flavor: str = "nvidia-h100-sxm5-80gb") -> dict[str, 
         "enabled": False,
         "template": {
             "provider": "simulated",
-            "model": "H100 SXM5 80GB",
+            "model": model,
             "vendor": "nvidia",
             "devices": 8,
             "cpu_milli": 8000,
@@ -249,5 +251,5 @@ def policy_of(world: World, flavor: str = "nvidia-h100-sxm5-80gb") -> dict[str, 
 def _bodies_of_autoscaler(world: World) -> dict[str, dict[str, Any]]:
     return {
         "POST /v1/scaling-policies": policy_of(world),
-        "PUT /v1/scaling-policies/{scaling_policy_id}": policy_of(world, FLAVOR),
+        "PUT /v1/scaling-policies/{scaling_policy_id}": policy_of(world, "A100 SXM4 80GB"),
     }

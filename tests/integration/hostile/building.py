@@ -93,7 +93,7 @@ async def _make_policy(world: World, operator: Caller) -> None:
     """A scaling policy; the autoscaler must have heard of the pool. Nothing was decided or ordered."""
 
     async def made() -> Any:
-        answer = await operator("POST", "/v1/scaling-policies", policy_of(world, FLAVOR))
+        answer = await operator("POST", "/v1/scaling-policies", policy_of(world, "A100 SXM4 80GB"))
         return answer.json() if answer.status_code == 201 else None
 
     world.ids["scaling_policy_id"] = (await eventually(made))["scaling_policy_id"]

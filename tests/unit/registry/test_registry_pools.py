@@ -13,7 +13,7 @@ from millpond_contracts.catalogue import load_catalogue
 from millpond_contracts.ids import PoolId
 from millpond_contracts.resources import Device, DeviceHealth, DeviceMemory
 from millpond_registry.domain.devices import MISSING_REASON, changed_health, device_view, merge_devices
-from millpond_registry.domain.flavors import builtin_flavors, flavor_name, resolve_flavor
+from millpond_registry.domain.flavors import builtin_flavors, resolve_flavor
 from millpond_registry.domain.pools import MAX_NAME_LENGTH, choose_pool, fits_selector, unique_name
 from tests.factories.registry import gpu, inventory
 
@@ -82,7 +82,7 @@ def test_flavor_when_each_model_of_the_catalogue_is_reported_by_key_then_its_own
         device = Device(identity="x", index=0, vendor=entry.vendor, model_key=entry.model)
         found = resolve_flavor(device, builtin_flavors())
         assert found is not None
-        assert found.name == flavor_name(entry.vendor, entry.model)
+        assert found.name == entry.flavor
 
 
 def test_flavor_when_selectors_compete_then_most_given_fields_then_operators_then_name() -> None:

@@ -3,7 +3,6 @@
 Source: docs/decisions, words (most specific selector; else `unknown-<vendor>`).
 """
 
-import re
 from collections.abc import Iterable
 from functools import cache, lru_cache
 
@@ -13,17 +12,16 @@ from millpond_contracts.resources import Device, DeviceKind
 
 UNKNOWN_PREFIX = "unknown-"
 
-_MAX_NAME = 63
-
 
 @cache
 def builtin_flavors() -> tuple[FlavorView, ...]:
     """One flavor for each model of the accelerator catalogue, sorted by name."""
     flavors = {}
     for entry in load_catalogue():
-        name = flavor_name(entry.vendor, entry.model)
         selector = FlavorSelector(vendor=entry.vendor, model_key=entry.model)
-        flavors[name] = FlavorView(name=name, kind=entry.kind, selector=selector, builtin=True, generation=1)
+        flavors[entry.flavor] = FlavorView(
+            name=entry.flavor, kind=entry.kind, selector=selector, builtin=True, generation=1
+        )
     return tuple(flavors[name] for name in sorted(flavors))
 
 
@@ -36,12 +34,6 @@ def unknown_flavor(vendor: str, kind: DeviceKind) -> FlavorView:
         builtin=True,
         generation=1,
     )
-
-
-def flavor_name(vendor: str, model: str) -> str:
-    """A name made of vendor and model: `nvidia-h100-sxm5-80gb`."""
-    words = re.sub(r"[^a-z0-9.]+", "-", f"{vendor} {model}".lower())
-    return words[:_MAX_NAME].strip("-.")
 
 
 def catalogue_entry(device: Device) -> CatalogueEntry | None:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictInt, model_validator
 
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
+from millpond_contracts.catalogue import load_catalogue
 from millpond_contracts.fleets import find_catalogue_entry
 from millpond_contracts.ids import (
     NodeId,
@@ -134,6 +135,14 @@ class ScalingPolicySpec(Incoming):
     template: NodeTemplate
     rules: ScalingRules = ScalingRules()
     enabled: bool = True
+
+    @model_validator(mode="after")
+    def _own_flavor(self) -> "ScalingPolicySpec":
+        # An operator's flavor may take any model; a built-in one has the devices of its own model alone.
+        own = find_catalogue_entry(self.template.model, self.template.vendor).flavor
+        if self.flavor != own and self.flavor in {entry.flavor for entry in load_catalogue()}:
+            raise ValueError(f"devices of model {self.template.model} never have the flavor {self.flavor}, but {own}")
+        return self
 
 
 class ScalingPolicyView(Outgoing):
