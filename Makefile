@@ -35,7 +35,7 @@ check-imports: $(STAMP)
 check-tree: $(STAMP)
 	@$(VENV)/bin/pytest -q tests/architecture
 
-openapi: $(STAMP) ## Write all that is generated: API documents, events schema, settings and error pages, proxy file
+openapi: $(STAMP) ## Write all that is generated: API documents, events schema, settings and error pages, proxy file, asynchronous client
 	@$(VENV)/bin/python -m tools.generate
 
 bench: $(STAMP) ## Measure; one JSON object per figure; ONLY=name for one of them

@@ -157,10 +157,15 @@ class Rewriting(ast.NodeTransformer):
             return node
         assert node.value is not None
         self._visit_parts(node.value)
-        if not self._in_iterator:
+        return _item_by_item(node.value) if self._in_iterator else node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        """A statement that is only an expression; an asynchronous generator has no `yield from`."""
+        if not isinstance(node.value, ast.YieldFrom) or not self._methods.is_iterator(node.value.value):
+            self.generic_visit(node)
             return node
-        each = ast.Name("each", ast.Load())
-        return ast.AsyncFor(ast.Name("each", ast.Store()), node.value, [ast.Expr(ast.Yield(each))], [])
+        self._visit_parts(node.value.value)
+        return _item_by_item(node.value.value)
 
     def visit_For(self, node: ast.For) -> ast.AST:
         """A loop."""
@@ -222,6 +227,11 @@ class Rewriting(ast.NodeTransformer):
             if owner in ("response", "self") or owner.endswith(".http"):
                 node.func.attr = HTTPX.get(node.func.attr, node.func.attr)
         self.generic_visit(node)
+
+
+def _item_by_item(iterator: ast.expr) -> ast.AST:
+    each = ast.Name("each", ast.Load())
+    return ast.AsyncFor(ast.Name("each", ast.Store()), iterator, [ast.Expr(ast.Yield(each))], [])
 
 
 def _yields(function: ast.FunctionDef) -> bool:

@@ -137,7 +137,8 @@ def takes_job_options(command: Callable[..., None]) -> Callable[..., None]:
         options = JobOptions(**{each.name: given.pop(each.name) for each in described})
         command(options=options, **given)
 
-    taking.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # what typer reads; mypy knows none
+    # What typer reads instead of the parameters that are written.
+    vars(taking)["__signature__"] = Signature(parameters)
     taking.__annotations__ = {each.name: each.annotation for each in parameters}
     return taking
 

@@ -1,10 +1,9 @@
 """Money: price books, charges, statements, reports."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import datetime
 
-from millpond.client.calls import PAGE_LIMIT, create, get, get_page
+from millpond.client.calls import PAGE_LIMIT, create, get, get_page, next_page
 from millpond.client.nouns import Noun
 from millpond_contracts.bodies.bills import (
     ChargeGroup,
@@ -162,6 +161,6 @@ class Reports(Noun):
         report = page = self._send(call)
         items = list(page.items)
         while page.next_cursor is not None:
-            page = self._send(replace(call, query={**call.query, "cursor": page.next_cursor}))
+            page = self._send(next_page(call, page.next_cursor))
             items += page.items
         return report.model_copy(update={"items": items, "next_cursor": None})

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import httpx
 from pydantic import BaseModel, TypeAdapter
@@ -50,12 +50,12 @@ def get_text(path: str, **query: Parameter) -> Call[str]:
 
 def get_page(path: str, model: type[Model], **query: Parameter) -> Call[Page[Model]]:
     """Reads the first page of a list; `next_page` goes on."""
-    # mypy takes no class that is chosen at run time for a type; pydantic makes the page's model from it.
-    reader = _reader(Page[model])  # type: ignore[valid-type]
-    return Call("GET", path, reader, query={"limit": str(PAGE_LIMIT), **_query(query)})
+    # What `Page[model]` means at run time; a type checker takes no variable there.
+    page = cast("type[Page[Model]]", Page.__class_getitem__(model))
+    return Call("GET", path, _reader(page), query={"limit": str(PAGE_LIMIT), **_query(query)})
 
 
-def next_page(call: Call[Page[Model]], cursor: str) -> Call[Page[Model]]:
+def next_page(call: Call[Answer], cursor: str) -> Call[Answer]:
     """The page after one that ended with `cursor`."""
     return replace(call, query={**call.query, "cursor": cursor})
 

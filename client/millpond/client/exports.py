@@ -59,8 +59,7 @@ class Exports(Noun):
             MillpondError: not ready, expired, or not what its digest says.
         """
         received = Received(self.get(export_id))
-        for block in self._rest(export_id, received):  # noqa: UP028 an asynchronous generator has no `yield from`
-            yield block
+        yield from self._rest(export_id, received)
         received.check_whole()
 
     def save(self, export_id: ExportId, to: Path) -> ExportView:

@@ -6,6 +6,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -65,9 +66,9 @@ async def test_backup_when_restored_then_database_keys_and_identity_are_the_same
 ) -> None:
     commands: list[str] = []
 
-    def watch(argv: tuple[str, ...], **options: object) -> subprocess.CompletedProcess[str]:
+    def watch(argv: tuple[str, ...], **options: Any) -> subprocess.CompletedProcess[str]:
         commands.append(" ".join(argv))
-        return run_to_end(argv, **options)  # type: ignore[arg-type]  # passes on what it was given
+        return run_to_end(argv, **options)
 
     monkeypatch.setattr(backups, "run_to_end", watch)
     old = stopped_stack(base / "old")
@@ -116,10 +117,10 @@ async def test_backup_when_it_runs_then_the_stack_cannot_be_started_on_the_same_
     paths = stopped_stack(base / "stack")
     await execute(paths, "select 1")
 
-    def start_meanwhile(argv: tuple[str, ...], **options: object) -> subprocess.CompletedProcess[str]:
+    def start_meanwhile(argv: tuple[str, ...], **options: Any) -> subprocess.CompletedProcess[str]:
         with pytest.raises(StackAlreadyRunning):
             StackLock(paths.lock_file).__enter__()
-        return run_to_end(argv, **options)  # type: ignore[arg-type]  # passes on what it was given
+        return run_to_end(argv, **options)
 
     monkeypatch.setattr(backups, "run_to_end", start_meanwhile)
     make_backup(paths, base / "backup")

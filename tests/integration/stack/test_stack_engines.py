@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from millpond.stack.engines import is_running
 from millpond.stack.ephemeral import EphemeralEngines
 from millpond.stack.errors import FolderUnreachable
 from millpond.stack.users import find_stack_user
+from tests.integration.stack.programs import start_python
 
 pytestmark = pytest.mark.integration
 
@@ -127,7 +126,7 @@ async def test_engines_when_their_starter_is_killed_then_are_gone_and_a_successo
         print(engines.postgres.pid, engines.valkey.pid, flush=True)
         time.sleep(60)
     """)
-    starter = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
+    starter = start_python(program)
     assert starter.stdout is not None
     with starter, starter.stdout:
         pids = [int(word) for word in starter.stdout.readline().split()]

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -33,6 +34,7 @@ from millpond.stack.status import ProcessStatus, read_status
 from millpond.stack.supervisor import ProcessFailed, Supervisor
 from millpond.stack.users import find_stack_user
 from millpond.stack.valkey import ValkeyEngine
+from tests.integration.stack.programs import start_python
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -69,10 +71,10 @@ asyncio.run(main())
 """
 
 
-def make_spec(folder: Path, name: str, code: str, **more: object) -> ProcessSpec:
+def make_spec(folder: Path, name: str, code: str, **more: Any) -> ProcessSpec:
     argv = (sys.executable, "-S", "-c", code)
-    common = {"environment": {}, "folder": folder, "log_file": folder / f"{name}.log"}
-    return ProcessSpec(name=name, argv=argv, **{**common, **more})  # type: ignore[arg-type]
+    common: dict[str, Any] = {"environment": {}, "folder": folder, "log_file": folder / f"{name}.log"}
+    return ProcessSpec(name=name, argv=argv, **{**common, **more})
 
 
 def find(supervisor: Supervisor, name: str) -> ProcessStatus:
@@ -212,20 +214,19 @@ def stack_folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def stack(stack_folder: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
+async def stack(stack_folder: Path) -> AsyncIterator[subprocess.Popen[str]]:
     """The supervisor of `STACK`, all of its processes ready; gone with them afterwards, whatever happened."""
-    process = subprocess.Popen([sys.executable, "-c", STACK, str(stack_folder)])  # noqa: ASYNC220 - killed by hand
 
     def all_ready() -> bool:
         status = read_status(stack_folder / "status.json")
         return status is not None and {entry.state for entry in status.processes} == {ProcessState.READY}
 
-    try:
-        await eventually(all_ready)
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    with start_python(STACK, str(stack_folder)) as process:
+        try:
+            await eventually(all_ready)
+            yield process
+        finally:
+            process.kill()
 
 
 def pids_of(folder: Path) -> list[int]:
@@ -235,7 +236,7 @@ def pids_of(folder: Path) -> list[int]:
 
 
 async def test_supervisor_when_killed_then_nothing_is_left_running(
-    stack_folder: Path, stack: subprocess.Popen[bytes]
+    stack_folder: Path, stack: subprocess.Popen[str]
 ) -> None:
     pids = {*pids_of(stack_folder), *children_of(stack.pid)}
     assert len(pids) == 4  # first, second, forked and the fork server
@@ -246,7 +247,7 @@ async def test_supervisor_when_killed_then_nothing_is_left_running(
 
 
 async def test_stack_when_it_runs_then_is_found_refuses_a_second_one_and_stops_cleanly(
-    stack_folder: Path, stack: subprocess.Popen[bytes]
+    stack_folder: Path, stack: subprocess.Popen[str]
 ) -> None:
     lock = stack_folder / "lock"
     pids = {*pids_of(stack_folder), *children_of(stack.pid)}

@@ -4,6 +4,7 @@ import pytest
 
 from millpond.client.errors import InvalidRequest, NotFound
 from millpond.client.naming import find_id
+from millpond_contracts.bodies.tenants import VirtualPoolView
 from millpond_contracts.ids import JobId, PoolId, TenantId, VirtualPoolId
 from tests.unit.client.fake_api import FakeApi, page
 from tests.unit.client.things import TENANT, VIRTUAL_POOL, job, tenant, virtual_pool
@@ -52,8 +53,8 @@ def test_find_virtual_pool_when_none_is_named_then_the_only_one() -> None:
 @pytest.mark.parametrize(
     ("found", "word"), [([], "limit create"), ([virtual_pool("a"), virtual_pool("b")], "b (vpool_")]
 )
-def test_find_virtual_pool_when_there_is_not_one_then_says_what_to_do(found: list[object], word: str) -> None:
-    api = FakeApi().on("GET", "/v1/virtual-pools", page(found))  # type: ignore[arg-type]
+def test_find_virtual_pool_when_there_is_not_one_then_says_what_to_do(found: list[VirtualPoolView], word: str) -> None:
+    api = FakeApi().on("GET", "/v1/virtual-pools", page(found))
     with pytest.raises(InvalidRequest) as caught:
         api.client().find_virtual_pool()
     assert word in caught.value.detail

@@ -60,8 +60,8 @@ class Exports(Noun):
             MillpondError: not ready, expired, or not what its digest says.
         """
         received = Received(await self.get(export_id))
-        async for block in self._rest(export_id, received):
-            yield block
+        async for each in self._rest(export_id, received):
+            yield each
         received.check_whole()
 
     async def save(self, export_id: ExportId, to: Path) -> ExportView:
