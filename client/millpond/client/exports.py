@@ -86,7 +86,8 @@ class Exports(Noun):
                 for block in self._part(export_id, received):
                     failures = 0
                     yield block
-                failures += 1
+                if not received.is_whole:
+                    raise httpx.ReadError("the answer ended before the file did")
             except MillpondError as error:
                 failures += 1
                 if error.status not in AGAIN or failures > self._sender.policy.attempts:

@@ -153,6 +153,9 @@ def test_stream_when_it_always_breaks_then_it_gives_up_and_when_refused_says_why
     with pytest.raises(Unreachable):
         found.client(attempts=3).exports.download(EXPORT)
     assert len(found.asked("GET", f"{PATH}/content")) == 4
+    short = api(lambda _: httpx.Response(200, headers={"etag": f'"{DIGEST}"'}, content=b""))
+    with pytest.raises(Unreachable, match="ended before the file did"):
+        short.client(attempts=3).exports.download(EXPORT)
     refused = FakeApi().on("GET", PATH, view())
     refused.on("GET", f"{PATH}/content", problem(ErrorCode.EXPORT_NOT_FOUND, "no such export"))
     with pytest.raises(NotFound):

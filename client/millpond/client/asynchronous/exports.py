@@ -88,7 +88,8 @@ class Exports(Noun):
                 async for block in self._part(export_id, received):
                     failures = 0
                     yield block
-                failures += 1
+                if not received.is_whole:
+                    raise httpx.ReadError("the answer ended before the file did")
             except MillpondError as error:
                 failures += 1
                 if error.status not in AGAIN or failures > self._sender.policy.attempts:
