@@ -16,6 +16,8 @@ _AGO = re.compile(r"^(\d{1,8}[smhdSMHD])+$", re.ASCII)
 _MIB = {"m": 1, "mi": 1, "mib": 1, "g": 1024, "gi": 1024, "gib": 1024, "t": 1 << 20, "ti": 1 << 20, "tib": 1 << 20}
 _DECIMAL_UNITS = {"kb", "mb", "gb", "tb", "k", "kib", "b"}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+# A hundred years: from now, there and back, every calendar goes so far.
+_MAX_SECONDS = 36_500 * 86_400
 
 
 def parse_milli(text: str, hint: str) -> int:
@@ -54,30 +56,41 @@ def parse_seconds(text: str, hint: str) -> int:
     """Seconds: `90`, `90s`, `15m`, `1h30m`, `2d`.
 
     Raises:
-        typer.BadParameter: it is no duration.
+        typer.BadParameter: it is no duration, or one of more than a hundred years.
     """
     cleaned = text.strip().lower()
-    if cleaned.isascii() and cleaned.isdigit() and len(cleaned) <= 12:
-        return int(cleaned)
-    parts = _PART.findall(cleaned)
-    if not parts or "".join(number + unit for number, unit in parts) != cleaned:
+    spelled = f"{cleaned}s" if cleaned.isdigit() else cleaned
+    parts = _PART.findall(spelled)
+    if not parts or "".join(number + unit for number, unit in parts) != spelled:
         raise _bad(text, hint, "a duration such as 90s, 15m, 1h30m or 2d")
-    return sum(int(number) * _SECONDS[unit] for number, unit in parts)
+    seconds = sum(int(number) * _SECONDS[unit] for number, unit in parts)
+    if seconds > _MAX_SECONDS:
+        raise _bad(text, hint, "at most a hundred years (36500d)")
+    return seconds
 
 
 def parse_instant(text: str, hint: str, now: datetime | None = None) -> datetime:
-    """An instant: `2h` = so long ago, `2026-11-30` or `2026-11-30T12:00` in this machine's zone, or with a zone.
+    """An instant: `2h` = so long ago, or written out as `parse_time` reads it.
 
     Raises:
         typer.BadParameter: it is none.
     """
     cleaned = text.strip()
+    if _AGO.match(cleaned):
+        return (now or datetime.now(UTC)) - timedelta(seconds=parse_seconds(cleaned, hint))
+    return parse_time(text, hint, "2h (ago), 2026-11-30 or 2026-11-30T12:00Z")
+
+
+def parse_time(text: str, hint: str, examples: str = "2031-05-01 or 2031-05-01T08:00Z") -> datetime:
+    """An instant written out: `2026-11-30` or `2026-11-30T12:00` in this machine's zone, or with a zone.
+
+    Raises:
+        typer.BadParameter: it is none.
+    """
     try:
-        if _AGO.match(cleaned):
-            return (now or datetime.now(UTC)) - timedelta(seconds=parse_seconds(cleaned, hint))
-        return datetime.fromisoformat(cleaned).astimezone()
+        return datetime.fromisoformat(text.strip()).astimezone()
     except (ValueError, OverflowError) as error:
-        raise _bad(text, hint, "a time such as 2h (ago), 2026-11-30 or 2026-11-30T12:00Z") from error
+        raise _bad(text, hint, f"a time such as {examples}") from error
 
 
 def parse_pairs(texts: list[str], hint: str) -> dict[str, str]:

@@ -79,6 +79,9 @@ def _places(error: ValidationError) -> list[str]:
     for each in error.errors()[:10]:
         place = ".".join(str(part) for part in each["loc"])
         is_name = "pattern" in each["type"] and place.rpartition(".")[2] == "name"
+        if each["type"] == "missing":
+            lines.append(f"{place}: missing")
+            continue
         expected = _NAME if is_name else each["msg"].removeprefix("Value error, ")
         lines.append(f"{place or 'it'}: {expected}, found {str(each['input'])[:60]!r}")
     return lines

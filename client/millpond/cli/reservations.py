@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from millpond.cli.amounts import parse_milli, parse_seconds, show_milli, show_time
+from millpond.cli.amounts import parse_milli, parse_seconds, parse_time, show_milli, show_time
 from millpond.cli.limits import OwnerOption, VirtualPoolArgument, find_virtual_pool
 from millpond.cli.rendering import Column, show_done, show_list
 from millpond.cli.session import TENANTS, Output, OutputOption, connect, out
@@ -43,7 +43,7 @@ def create_reservation(
     For example: millpond reservation create main --flavor h100-sxm --devices 8 --from 2031-05-01T08:00Z --for 12h
     """
     client = connect(context)
-    start = datetime.now(UTC) if begins is None else _instant(begins)
+    start = datetime.now(UTC) if begins is None else parse_time(begins, "--from")
     spec = ReservationSpec(
         virtual_pool_id=find_virtual_pool(client, name, tenant).virtual_pool_id,
         flavor=flavor,
@@ -84,17 +84,9 @@ def cancel_reservation(
     try:
         wanted = ReservationId.parse(reservation_id)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(str(error), param_hint="ID") from error
     client.reservations.cancel(client.reservations.get(wanted))
     out().print(f"cancelled {wanted}")
-
-
-def _instant(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text[:40]!r} is no time such as 2031-05-01T08:00Z", param_hint="--from") from error
-    return found if found.tzinfo is not None else found.astimezone()
 
 
 def register(app: typer.Typer) -> None:

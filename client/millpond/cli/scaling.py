@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.console import RenderableType
 
 from millpond.cli.amounts import show_age, show_seconds, show_time
@@ -155,7 +154,9 @@ def show_policy(context: typer.Context, policy: PolicyArgument, output: OutputOp
 @scaling.command("set")
 def set_policy(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A whole policy as JSON; its name says which one.", exists=True)],
+    file: Annotated[
+        Path, typer.Argument(help="A whole policy as JSON; its name says which one.", exists=True, dir_okay=False)
+    ],
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a policy, or replace the one of that name.
@@ -210,9 +211,9 @@ def _read_spec(client: Client, file: Path) -> ScalingPolicySpec:
         body = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(body, dict) and isinstance(body.get("pool_id"), str):
             body["pool_id"] = str(client.pools.get(body["pool_id"]).pool_id)
-        return ScalingPolicySpec.model_validate(body)
-    except (ValueError, ValidationError) as error:
-        raise typer.BadParameter(str(error), param_hint=str(file)) from error
+    except (OSError, ValueError) as error:
+        raise typer.BadParameter(f"{file} cannot be read as JSON: {error}", param_hint="FILE") from error
+    return ScalingPolicySpec.model_validate(body)
 
 
 def register(app: typer.Typer) -> None:

@@ -63,7 +63,7 @@ def test_parse_seconds_when_well_written_then_seconds(text: str, seconds: int) -
     assert parse_seconds(text, "--timeout") == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1.5h", "-1s", "1h 30", "h"])
+@pytest.mark.parametrize("text", ["", "soon", "1.5h", "-1s", "1h 30", "h", "٣", "36501d", "9" * 12])
 def test_parse_seconds_when_badly_written_then_says_what_is_expected(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="expected"):
         parse_seconds(text, "--timeout")

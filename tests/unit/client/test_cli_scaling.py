@@ -123,8 +123,10 @@ def test_policy_when_set_from_a_file_then_made_or_replaced_and_its_pool_may_be_n
     (put,) = api.asked("PUT", path)
     assert put.headers["If-Match"] == '"3"'
 
-    file.write_text("{}")
-    assert run(api, "scaling", "set", str(file)).code == 2
+    for text, said in (("{}", "flavor: missing\n"), ("{", "cannot be read as JSON")):
+        file.write_text(text)
+        refused = run(api, "scaling", "set", str(file))
+        assert (refused.code, said in refused.err) == (2, True)
 
 
 def test_policy_when_paused_resumed_and_deleted_then_by_its_name() -> None:
