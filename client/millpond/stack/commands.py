@@ -80,15 +80,7 @@ def up(
         console.print(f"[dim]· {line}[/dim]", highlight=False)
 
     async def on_ready(stack: RunningStack) -> None:
-        profile = save_profile(name, Profile(url=options.url, api_key=stack.operator_key))
-        console.print(
-            f"\n[bold green]Millpond is ready[/bold green] after {stack.seconds_to_ready:.1f} s", highlight=False
-        )
-        console.print(f"  address       {options.url}   (API docs: {options.url}/docs/scheduler)", highlight=False)
-        console.print(f"  operator key  {stack.operator_key_file}  (0600)", highlight=False)
-        console.print(f"  profile       {name} in {profile}", highlight=False)
-        console.print(f"  data          {stack.paths.folder}", highlight=False)
-        console.print("  stop          Ctrl-C, or `millpond down`; starting again loses nothing\n", highlight=False)
+        tell_ready(console, stack)
 
     try:
         asyncio.run(run_stack(options, on_ready, tell))
@@ -103,6 +95,22 @@ def up(
         console.print("stopped before it had started; nothing is left running", highlight=False)
         raise typer.Exit(130) from interrupt
     console.print("stopped; nothing is left running", highlight=False)
+
+
+def tell_ready(console: Console, stack: RunningStack) -> None:
+    """Keeps the profile of the stack's name, and says where everything is."""
+    url, name = stack.options.url, stack.options.name
+    file = save_profile(name, Profile(url=url, api_key=stack.operator_key))
+    ready = f"[bold green]Millpond is ready[/bold green] after {stack.seconds_to_ready:.1f} s"
+    for line in (
+        f"\n{ready}",
+        f"  address       {url}   (API docs: {url}/docs/scheduler)",
+        f"  operator key  {stack.operator_key_file}  (0600)",
+        f"  profile       {name} in {file}",
+        f"  data          {stack.paths.folder}",
+        "  stop          Ctrl-C, or `millpond down`; starting again loses nothing\n",
+    ):
+        console.print(line, highlight=False)
 
 
 def _absolute(path: str) -> str:
