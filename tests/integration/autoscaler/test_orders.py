@@ -1,5 +1,6 @@
 """Orders one step at a time, on the service's own tables: a provider, a registry and nodes that are not as hoped."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -8,14 +9,18 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from millpond_autoscaler.clients.registry import RegistryCalls
+from millpond_autoscaler.loops.scaling import Scaling, ScalingTimes
 from millpond_autoscaler.providers.protocol import NodeProvider, ProviderFailed, ProviderOrder
 from millpond_autoscaler.providers.simulated import SimulatedNodes
-from millpond_autoscaler.store import orders, policies, views
+from millpond_autoscaler.settings import Settings
+from millpond_autoscaler.store import decisions, orders, policies, views
 from millpond_autoscaler.usecases.deciding import list_candidates
 from millpond_autoscaler.usecases.orders import GRACE, OrderKeeper
 from millpond_contracts.bodies.nodes import CordonReason, DrainView, NodeState, NodeView
+from millpond_contracts.bodies.pools import CapacityFigures, PoolCapacity
 from millpond_contracts.bodies.scaling import (
     NODE_ORDER_LABEL,
     NodeOrderState,
@@ -27,6 +32,7 @@ from millpond_contracts.ids import NodeId, NodeOrderId, PoolId, ScalingDecisionI
 from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, acquire_lease
+from millpond_kernel.worker import WorkerKernel
 from tests.integration.autoscaler.conftest import FLAVOR, RULES, TEMPLATE
 from tests.integration.databases import MigratedDatabase
 
@@ -210,3 +216,39 @@ async def test_drain_when_its_event_is_late_or_somebody_ended_it_then_asked_for_
     await desk.tell_node(order, 8, node_id=node.node_id)
     await desk.advance(60)
     assert desk.asked == ["POST drain"]
+
+
+async def test_pass_when_no_node_may_go_then_not_every_one_reads_all_that_is_held(
+    desk: Desk, migrated: MigratedDatabase
+) -> None:
+    order, node = await _joined(desk)
+    await desk.tell_node(order, 2, node_id=node.node_id, schedulable=False, cordon_reasons=(CordonReason.OPERATOR,))
+    free = CapacityFigures(
+        flavor=FLAVOR, total=8000, unschedulable=0, allocated=0, reserved=0, fragmented=0, available=8000
+    )
+    told = PoolCapacity(pool_id=desk.policy.pool_id, as_of=desk.now, nodes={}, hosts=[], devices=[free], generation=1)
+    async with desk.database.begin(SYSTEM) as unit:
+        await views.write_capacity(unit, told)
+        await policies.write_watch(unit, desk.policy.scaling_policy_id, desk.now - timedelta(hours=1), desk.now)
+    asked: list[str] = []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        if "snapshot" not in request.url.path:
+            return httpx.Response(200, json={"head": 0, "events": []})
+        await asyncio.sleep(0.5)
+        return httpx.Response(200, json={"as_of_seq": 0, "items": [], "next": None})
+
+    transport = httpx.MockTransport(answer)
+    settings = Settings(database_url=migrated.url("autoscaler"), redis_url=migrated.redis_url)
+    clients = {name: ServiceClient(name, "http://there", "", transport=transport) for name in views.CONSUMERS}
+    kernel = WorkerKernel(settings, "autoscaler", desk.database, Redis(), clients)
+    scaling = Scaling(kernel, desk.folder, ScalingTimes(2.0, 60.0, 10.0, 120.0))
+    for second in range(3):
+        await scaling.run_pass(desk.now + timedelta(seconds=second), desk.lease)
+    async with desk.database.begin(SYSTEM) as unit:
+        (decision,) = await decisions.list_decisions(unit, None, 10)
+    assert decision["code"] == "no_candidate"
+    assert sum("snapshot" in path for path in asked) == 1
+    for client in clients.values():
+        await client.close()

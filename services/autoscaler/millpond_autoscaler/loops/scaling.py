@@ -4,6 +4,7 @@ is begun at the next pass.
 Without policies and orders a pass is one short transaction.
 """
 
+import time
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
@@ -28,12 +29,15 @@ from millpond_autoscaler.usecases.deciding import (
 from millpond_autoscaler.usecases.observing import ObservingTimes, observe
 from millpond_autoscaler.usecases.orders import OrderKeeper
 from millpond_contracts.bodies.scaling import DemandShape, ScalingAction, ScalingPolicyView
-from millpond_contracts.ids import NodeOrderId
+from millpond_contracts.ids import NodeOrderId, ScalingPolicyId
 from millpond_kernel.clients import ServiceAway
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.loops import Loop
 from millpond_kernel.worker import WorkerKernel
+
+# Who holds what is read from every live allocation: a policy spends at most a twentieth of the time on asking.
+RESTS_PER_ASKING = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +52,17 @@ class ScalingTimes:
 
 @dataclass(slots=True)
 class Scaling:
-    """One pass after the other, by the holder of the lease."""
+    """One pass after the other, by the holder of the lease.
+
+    `alarmed` is the `OrderKeeper`'s; `asks_at` = when on the process's clock a policy may ask again who holds what.
+    """
 
     kernel: WorkerKernel
     folder: Path
     times: ScalingTimes
     forecast: Forecast = field(default_factory=NoForecast)
     alarmed: set[NodeOrderId] = field(default_factory=set)
+    asks_at: dict[ScalingPolicyId, float] = field(default_factory=dict)
 
     async def run_pass(self, now: datetime, lease: Lease) -> None:
         """Orders first, so that a decision sees what has come."""
@@ -95,7 +103,12 @@ class Scaling:
             rows = await orders.list_live(unit, policy.scaling_policy_id)
         decision = make_decision(policy, situation)
         if decision.verdict.action is ScalingAction.RELEASE_NODES:
+            began = time.monotonic()
+            if began < self.asks_at.get(policy.scaling_policy_id, 0.0):
+                return decision.left
             decision = await self._decide_release(policy, situation, rows)
+            ended = time.monotonic()
+            self.asks_at[policy.scaling_policy_id] = ended + RESTS_PER_ASKING * (ended - began)
         if is_news(decision, told):
             async with self.kernel.database.begin(SYSTEM) as unit:
                 await check_epoch(unit, lease)
