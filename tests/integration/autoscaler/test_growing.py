@@ -6,7 +6,8 @@ import pytest
 
 from millpond_autoscaler.usecases.deciding import decide_again
 from millpond_contracts.bodies.scaling import ScalingDecisionView
-from tests.integration.autoscaler.conftest import FLAVOR, Growing
+from millpond_kernel.db import SYSTEM
+from tests.integration.autoscaler.conftest import FLAVOR, Growing, make_share
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -40,8 +41,6 @@ async def test_a4_thirty_jobs_at_once_when_nodes_have_eight_devices_then_four_ar
 
 async def test_demand_when_a_limit_holds_it_back_then_no_node_is_bought_for_it(growing: Growing) -> None:
     tenant = (await growing.operator("POST", "/v1/tenants", {"name": "small"}, expect=201)).json()["tenant_id"]
-    from tests.integration.autoscaler.conftest import make_share
-
     share = await make_share(growing.operator, tenant, growing.pool_id, devices=9)
     key = {"name": "k", "role": "member", "tenant_id": tenant}
     secret = (await growing.operator("POST", "/v1/api-keys", key, expect=201)).json()["secret"]
@@ -77,6 +76,10 @@ async def test_order_when_its_machine_never_comes_then_it_fails_is_given_back_an
 ) -> None:
     await growing.policy(rules={"registration_seconds": 1}, template={"simulated": {"fail_orders": [1]}})
     await growing.submit(1)
+    await growing.wait_for(1, "provisioning")
+    async with growing.database.begin(SYSTEM) as unit:
+        # As if the time had passed that a late join is waited for.
+        await unit.execute("UPDATE node_order SET register_by = register_by - interval '10 seconds'")
 
     (failed,) = await growing.wait_for(1, "failed", seconds=40)
     assert (failed["number"], failed["waits_for"]) == (1, "no node joined in time")

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from millpond_autoscaler.settings import Settings
+from millpond_autoscaler.worker import create_worker
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.worker import run_worker
+from tests.factories.registry import Agent, gpu, inventory
 from tests.integration.autoscaler.conftest import Growing
 from tests.waiting import eventually
 
@@ -90,17 +93,13 @@ async def test_a8_worker_when_started_again_and_policy_edited_then_running_work_
     jobs = [await growing.submit(1) for _ in range(20)]
     await growing.wait_for(3, "joined")
     await _run(growing, 20)
-    import importlib
-
-    create_worker = importlib.import_module("millpond_autoscaler.worker").create_worker
+    settings = growing.services.settings["autoscaler"]
+    assert isinstance(settings, Settings)
     for round_number in range(3):
         # A second copy comes and goes: whoever holds the lease decides alike.
         stop = asyncio.Event()
-        task = asyncio.create_task(
-            run_worker(
-                create_worker(growing.services.settings["autoscaler"], transport=growing.services.transport), stop
-            )
-        )
+        copy = create_worker(settings, transport=growing.services.transport)
+        task = asyncio.create_task(run_worker(copy, stop))
         spec = {name: policy[name] for name in ("name", "pool_id", "flavor", "template", "enabled")}
         spec["rules"] = {**policy["rules"], "max_nodes": 8 + round_number}
         path = f"/v1/scaling-policies/{policy['scaling_policy_id']}"
@@ -133,8 +132,6 @@ async def test_node_when_an_operator_removes_it_then_its_machine_is_given_back(g
 
 
 async def test_node_of_other_origin_when_the_load_is_low_then_never_touched(growing: Growing) -> None:
-    from tests.factories.registry import Agent, gpu, inventory
-
     token = (await growing.operator("POST", "/v1/join-tokens", {"pool_id": growing.pool_id}, expect=201)).json()
     agent = Agent(growing.services.http)
     await agent.become_ready(token["token"], inventory([gpu(0), gpu(1)]), name="own")
