@@ -79,8 +79,8 @@ async def delete_policy(unit: UnitOfWork, caller: Principal, policy_id: ScalingP
     if live:
         raise ProblemError(
             ErrorCode.SCALING_POLICY_IN_USE,
-            f"Policy {current.name} still has {live} nodes: set max_nodes and min_nodes to 0 and drain them, or remove"
-            " them, first.",
+            f"Policy {current.name} still has {live} nodes: set its min_nodes and max_nodes to 0, then drain and remove"
+            " them.",
         )
     await policies.delete_policy(unit, policy_id)
     gone = current.model_copy(update={"generation": current.generation + 1})
