@@ -53,6 +53,13 @@ class Settings(ServiceSettings):
     plan_seconds: float = Field(1.0, ge=0, le=60, description="age of what `/v1/plans` knows at most")
     verdict_seconds: float = Field(2.0, ge=0.1, le=60, description="most frequent writing of verdicts")
     lease_check_seconds: float = Field(2.0, ge=0.1, le=60, description="interval of the look at the nodes' leases")
+    freeze_percent: int = Field(
+        50, ge=1, le=101, description="share of a pool's nodes whose silence together ends nobody's work; 101 = none"
+    )
+    freeze_nodes: int = Field(3, ge=1, le=100_000, description="fewest silent nodes of a pool that are so many")
+    freeze_seconds: int = Field(
+        3600, ge=0, le=604_800, description="after its lease a silent node is then given up, whatever the others do"
+    )
     recount_seconds: float = Field(30.0, ge=1, le=3600, description="interval of the recount of guards and usage")
 
     def policy(self) -> Policy:

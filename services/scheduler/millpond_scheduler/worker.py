@@ -14,6 +14,7 @@ from millpond_kernel.worker import ServiceWorker, WorkerKernel
 from millpond_scheduler.consumers.billing import billing_consumer
 from millpond_scheduler.consumers.quota import quota_consumer
 from millpond_scheduler.consumers.registry import registry_consumer
+from millpond_scheduler.domain.freezing import FreezeRules
 from millpond_scheduler.loops.leader import Leader, LeaderPolicy
 from millpond_scheduler.loops.upkeep import UpkeepRules, upkeep_loops
 from millpond_scheduler.providers.bells import NodeBell
@@ -39,6 +40,7 @@ def create_worker(
             recount_seconds=chosen.recount_seconds,
             log_days=chosen.log_days,
             history_days=chosen.history_days,
+            freeze=FreezeRules(chosen.freeze_percent, chosen.freeze_nodes, chosen.freeze_seconds),
         )
         bell = NodeBell(kernel.redis, chosen.redis_prefix)
         loops = upkeep_loops(kernel.database, bell, LogFolder(chosen.log_folder), rules)

@@ -23,16 +23,22 @@ LeasedPass = Callable[[datetime, Lease], Awaitable[None]]
 
 @dataclass(slots=True)
 class Loop:
-    """A named control loop. With `lease_seconds` only the holder of the lease `name` runs passes."""
+    """A named control loop. With `lease_seconds` only the holder of the lease `name` runs passes.
+
+    `unwell` says what a person must look at though the passes succeed, or None; anybody may read it, so it names
+    nobody's things.
+    """
 
     name: str
     interval_seconds: float
     run_pass: Pass | None = None
     run_leased_pass: LeasedPass | None = None
     lease_seconds: float | None = None
+    unwell: Callable[[], str | None] | None = None
     failures: int = field(default=0, init=False)
     last_error: str | None = field(default=None, init=False)
     last_pass_monotonic: float | None = field(default=None, init=False)
+    ran: bool = field(default=False, init=False)
 
 
 class LoopRunner:
@@ -64,7 +70,7 @@ class LoopRunner:
         loop, service = self._loop, self._database.service
         started = time.monotonic()
         try:
-            ran = await self._run_pass()
+            loop.ran = ran = await self._run_pass()
             loop.failures, loop.last_error = 0, None
             outcome = "ok" if ran else "idle"
         except LeaseLost:

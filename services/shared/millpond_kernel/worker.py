@@ -196,6 +196,8 @@ def _state(running: _Running, unpublished_seconds: float, parked: int) -> tuple[
     for loop in running.loops:
         if loop.failures >= 3:
             return state, f"the loop {loop.name} fails: {_kind(loop.last_error)}"
+        if loop.ran and loop.unwell is not None and (reason := loop.unwell()):
+            return state, reason
     if parked:
         return state, f"{parked} events are parked; see `millpond dead-letters`"
     return state, None

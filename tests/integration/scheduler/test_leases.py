@@ -15,11 +15,12 @@ from millpond_contracts.errors import ErrorCode
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.leases import acquire_lease
 from millpond_kernel.problem import ProblemError
+from millpond_scheduler.domain.freezing import FreezeRules
 from millpond_scheduler.loops.upkeep import Upkeep, UpkeepRules
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.providers.log_folder import LogFolder
 from millpond_scheduler.store import allocations, jobs
-from millpond_scheduler.usecases.leases import find_expired, find_forgotten, give_up, mark_silent
+from millpond_scheduler.usecases.leases import find_expired, find_forgotten, give_up, mark_silent, settle_freezes
 from tests.integration.scheduler.world import World
 
 pytestmark = pytest.mark.integration
@@ -146,6 +147,66 @@ async def test_watch_when_it_begins_then_silence_before_it_ends_nobodys_work(wor
         states.append(await world.job_state(job.job_id))
     # Each beginning gives a whole lease; what passes afterwards is the node's own silence.
     assert states == ["running", "running", "failed"]
+    await world.assert_counters_are_true()
+
+
+async def test_nodes_when_half_fall_silent_together_then_nothing_is_given_up_and_people_are_told_k3_w4(
+    world: World, tmp_path: Path
+) -> None:
+    nodes = [(await world.add_node(cpu=1000)).node_id for _ in range(6)]
+    share = await world.add_virtual_pool()
+    job = await world.submit(share, count=6, retry=RetrySpec(max=3))
+    await world.leader().step()
+    tasks = {node: (await world.poll(node)).assignments[0] for node in nodes}
+    for node, task in tasks.items():
+        await world.run_task(node, task)
+    upkeep = Upkeep(world.database, UpkeepRules(), NodeBell(world.redis, world.prefix), LogFolder(tmp_path))
+    lease = await acquire_lease(world.database, "watch_leases", WATCHER, 60)
+    assert lease is not None
+    await upkeep.watch_leases(await world.database.now(), lease)
+    assert upkeep.unwell() is None
+    silent, heard = nodes[:3], nodes[3:]
+    for seconds in (160, 300):  # longer than the silence that a pool allows, then longer than lease and grace
+        await pass_time(world, seconds)
+        for node in heard:
+            await world.poll(node, [tasks[node]])
+        await upkeep.watch_leases(await world.database.now(), lease)
+    assert "not given up" in str(upkeep.unwell())
+    told = await world.events("evacuation_frozen")
+    assert [(event["silent_nodes"], event["nodes"]) for event in told] == [(3, 6)]  # once, however long it lasts
+    assert await world.value("SELECT count(*) FROM allocation WHERE state = 'active'") == 6
+    assert await world.value("SELECT count(*) FROM node_lease WHERE silent") == 3
+
+    stops = [(await world.poll(node, [tasks[node]])).stops for node in silent]
+    await upkeep.watch_leases(await world.database.now(), lease)
+    assert stops == [[], [], []]
+    assert upkeep.unwell() is None
+    assert len(await world.events("evacuation_resumed")) == 1
+    assert await world.value("SELECT max(attempt) FROM task") == 1
+    assert await world.job_state(job.job_id) == "running"
+
+
+async def test_nodes_when_frozen_then_what_was_told_to_stop_and_what_is_silent_for_long_ends_k3(world: World) -> None:
+    nodes = [(await world.add_node(cpu=1000)).node_id for _ in range(4)]
+    share = await world.add_virtual_pool()
+    cancelled = await world.submit(share)
+    await world.submit(share, count=3)
+    await world.leader().step()
+    for node in nodes:
+        await world.run_task(node, (await world.poll(node)).assignments[0])
+    await world.cancel(share, cancelled.job_id)
+    rules = FreezeRules(seconds=1000)
+    released = []
+    for seconds in (400, 800, 200):
+        await pass_time(world, seconds)
+        now = await world.database.now()
+        async with world.database.begin(SYSTEM) as unit:
+            await mark_silent(unit, now)
+            frozen = await settle_freezes(unit, now, rules)
+            released.append(await give_up(unit, await find_expired(unit, now, frozen, rules), now))
+    assert released == [1, 0, 3]  # the cancelled one at the end of its lease, the others when nobody waits any more
+    assert await world.job_state(cancelled.job_id) == "cancelled"
+    assert await world.fetch("SELECT * FROM evacuation_freeze") == []
     await world.assert_counters_are_true()
 
 

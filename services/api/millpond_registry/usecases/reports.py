@@ -157,7 +157,7 @@ async def recover_node(unit: UnitOfWork, caller: Principal) -> NodeState:
 async def list_suspects(unit: UnitOfWork, listening_since: datetime) -> list[NodeId]:
     """Ready nodes that fell silent. Silence counts from `listening_since`: before, nobody listened.
 
-    A governor that holds back when many fall silent at once belongs here, between the list and the changes.
+    However many they are: no new work belongs there. Whether their work is given up is the scheduler's to say.
     """
     return await heartbeats.list_silent(unit, listening_since, SUSPECTS_PER_PASS)
 

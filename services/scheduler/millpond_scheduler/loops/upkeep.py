@@ -8,10 +8,18 @@ from millpond_contracts.bodies.allocations import EndReason
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.loops import Loop
+from millpond_scheduler.domain.freezing import FreezeRules
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.providers.log_folder import LogStore
 from millpond_scheduler.store import logs
-from millpond_scheduler.usecases.leases import extend_all, find_expired, find_forgotten, give_up, mark_silent
+from millpond_scheduler.usecases.leases import (
+    extend_all,
+    find_expired,
+    find_forgotten,
+    give_up,
+    mark_silent,
+    settle_freezes,
+)
 from millpond_scheduler.usecases.reclaiming import find_above_limits
 from millpond_scheduler.usecases.recount import recount
 from millpond_scheduler.usecases.retention import BATCH, delete_ended_jobs
@@ -30,6 +38,7 @@ class UpkeepRules:
     recount_seconds: float = 30.0
     log_days: int = 14
     history_days: int = 400
+    freeze: FreezeRules = field(default_factory=FreezeRules)
 
 
 @dataclass(slots=True)
@@ -41,6 +50,7 @@ class Upkeep:
     bell: NodeBell
     logs: LogStore
     _lease_epoch: int | None = field(default=None, init=False)
+    _frozen: int = field(default=0, init=False)
 
     async def watch_leases(self, now: datetime, lease: Lease) -> None:
         """Nodes that fell silent. Whoever begins to watch, or begins again, first gives every node its whole lease."""
@@ -49,12 +59,22 @@ class Upkeep:
             if lease.epoch != self._lease_epoch:
                 await extend_all(unit, now)
             await mark_silent(unit, now)
-            found = [await find_expired(unit, now), await find_forgotten(unit, now)]
-        self._lease_epoch = lease.epoch
+            frozen = await settle_freezes(unit, now, self.rules.freeze)
+            found = [await find_expired(unit, now, frozen, self.rules.freeze), await find_forgotten(unit, now)]
+        self._lease_epoch, self._frozen = lease.epoch, len(frozen)
         for ends in filter(None, found):
             async with self.database.begin(SYSTEM) as unit:
                 await check_epoch(unit, lease)
                 await give_up(unit, ends, now)
+
+    def unwell(self) -> str | None:
+        """What a person must know of the nodes' silence."""
+        if not self._frozen:
+            return None
+        return (
+            f"in {self._frozen} pools so many nodes are silent together that their work is not given up; look for what"
+            " they share, and drain the nodes that are lost"
+        )
 
     async def stop_due(self, now: datetime, lease: Lease) -> None:
         """Time limits, drains, lowered limits; each in a transaction of its own, so that locks keep their order."""
@@ -106,6 +126,7 @@ def upkeep_loops(database: Database, bell: NodeBell, store: LogStore, rules: Upk
             rules.lease_check_seconds,
             run_leased_pass=upkeep.watch_leases,
             lease_seconds=LOOP_LEASE_SECONDS,
+            unwell=upkeep.unwell,
         ),
         Loop("stop_due", rules.lease_check_seconds, run_leased_pass=upkeep.stop_due, lease_seconds=LOOP_LEASE_SECONDS),
         Loop(

@@ -1,5 +1,6 @@
 """Rows of the nodes' leases: until when a node is trusted, and its last exchange, by which its clock is read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -134,13 +135,54 @@ async def mark_silent(unit: UnitOfWork, now: datetime, default_seconds: int) -> 
     return [row["node_id"] for row in rows]
 
 
-async def list_expired(unit: UnitOfWork, now: datetime, default_grace_seconds: int) -> list[asyncpg.Record]:
-    """Live allocations of nodes whose lease and stop grace are over, with the node's last renewal."""
+async def list_expired(
+    unit: UnitOfWork, now: datetime, default_grace_seconds: int, frozen: Sequence[UUID] = (), freeze_seconds: int = 0
+) -> list[asyncpg.Record]:
+    """Live allocations of nodes whose lease and stop grace are over, with the node's last renewal.
+
+    In frozen pools only what was told to stop anyhow, and what a node holds whose lease ended `freeze_seconds` ago.
+    """
     return await unit.fetch(
         "SELECT a.id, l.renewed_at FROM node_lease l JOIN allocation a USING (node_id)"
         " LEFT JOIN node_view v USING (node_id) LEFT JOIN pool_view p ON p.pool_id = v.pool_id"
         " WHERE a.state <> 'released' AND l.leased_until < $1::timestamptz"
-        "  - make_interval(secs => coalesce((p.body->>'stop_grace_seconds')::float8, $2)) ORDER BY a.id LIMIT 500",
+        "  - make_interval(secs => coalesce((p.body->>'stop_grace_seconds')::float8, $2))"
+        " AND (v.pool_id = ANY($3) IS NOT TRUE OR v.removed OR a.stop_requested_at IS NOT NULL"
+        "  OR l.leased_until < $1::timestamptz - make_interval(secs => $4)) ORDER BY a.id LIMIT 500",
         now,
         float(default_grace_seconds),
+        list(frozen),
+        float(freeze_seconds),
     )
+
+
+async def count_silent(unit: UnitOfWork, now: datetime, freeze_seconds: int) -> list[asyncpg.Record]:
+    """Silent nodes and all nodes of each pool, but those whose lease ended `freeze_seconds` ago: old losses."""
+    return await unit.fetch(
+        "SELECT v.pool_id, count(*) FILTER (WHERE l.silent) AS silent, count(*) AS nodes"
+        " FROM node_lease l JOIN node_view v USING (node_id) WHERE NOT v.removed"
+        " AND (NOT l.silent OR l.leased_until >= $1::timestamptz - make_interval(secs => $2)) GROUP BY v.pool_id",
+        now,
+        float(freeze_seconds),
+    )
+
+
+async def list_freezes(unit: UnitOfWork) -> dict[UUID, asyncpg.Record]:
+    """The pools whose silent nodes keep their work for now."""
+    return {row["pool_id"]: row for row in await unit.fetch("SELECT * FROM evacuation_freeze")}
+
+
+async def begin_freeze(unit: UnitOfWork, pool: UUID, silent: int, nodes: int, now: datetime) -> None:
+    """Keeps that a pool's silent nodes are not given up."""
+    await unit.execute(
+        "INSERT INTO evacuation_freeze (pool_id, silent, nodes, since) VALUES ($1, $2, $3, $4)",
+        pool,
+        silent,
+        nodes,
+        now,
+    )
+
+
+async def end_freeze(unit: UnitOfWork, pool: UUID) -> None:
+    """Forgets a freeze."""
+    await unit.execute("DELETE FROM evacuation_freeze WHERE pool_id = $1", pool)

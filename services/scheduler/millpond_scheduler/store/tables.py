@@ -197,6 +197,16 @@ demand = Table(
     Column("generation", BigInteger, nullable=False),
 )
 
+# Pools of which so many nodes are silent together that their work is not given up.
+evacuation_freeze = Table(
+    "evacuation_freeze",
+    metadata,
+    Column("pool_id", Uuid, primary_key=True),
+    Column("silent", Integer, nullable=False),
+    Column("nodes", Integer, nullable=False),
+    Column("since", INSTANT, nullable=False),
+)
+
 node_guard = Table(
     "node_guard",
     metadata,

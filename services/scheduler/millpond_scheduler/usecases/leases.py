@@ -1,14 +1,23 @@
-"""Nodes that fell silent: no new work at first, and once lease and stop grace are over, their work is given up."""
+"""Nodes that fell silent: no new work at first, and once lease and stop grace are over, their work is given up.
 
-from collections.abc import Iterable, Mapping
+Unless too many fell silent together: then it is rather the way to them that is broken, or we are, and moving all their
+work would do what the silence did not. The pool is frozen, and people are told.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.events.scheduler import EvacuationFrozen, EvacuationResumed
+from millpond_contracts.ids import PoolId
+from millpond_kernel.observability import ALARMS, log
 from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.domain.freezing import FreezeRules
 from millpond_scheduler.store import node_leases
 from millpond_scheduler.store.changes import ChangeKind, note_changes
 from millpond_scheduler.usecases.lives import lock_lives, write_lives
+from millpond_scheduler.usecases.records import microseconds_of
 from millpond_scheduler.usecases.work import DEFAULT_LEASE_SECONDS
 
 DEFAULT_UNREACHABLE_SECONDS = 30
@@ -29,9 +38,41 @@ async def mark_silent(unit: UnitOfWork, now: datetime) -> int:
     return len(nodes)
 
 
-async def find_expired(unit: UnitOfWork, now: datetime) -> dict[UUID, datetime]:
-    """Allocations of nodes whose lease and stop grace are over, each with the node's last sign."""
-    rows = await node_leases.list_expired(unit, now, DEFAULT_GRACE_SECONDS)
+async def settle_freezes(unit: UnitOfWork, now: datetime, rules: FreezeRules) -> list[PoolId]:
+    """Begins and ends the freezes of pools by how many of their nodes are silent; returns the pools that are frozen."""
+    freezes = await node_leases.list_freezes(unit)
+    counts = {
+        row["pool_id"]: (row["silent"], row["nodes"])
+        for row in await node_leases.count_silent(unit, now, rules.seconds)
+    }
+    for pool in freezes.keys() | counts.keys():
+        silent, nodes = counts.get(pool, (0, 0))
+        freezes_now = rules.freezes(silent, nodes)
+        if freezes_now is (pool in freezes):
+            continue
+        if freezes_now:
+            await node_leases.begin_freeze(unit, pool, silent, nodes, now)
+            log.error("evacuation_frozen", pool=str(pool), silent=silent, nodes=nodes)
+            ALARMS.labels("scheduler", "evacuation_frozen").inc()
+        else:
+            await node_leases.end_freeze(unit, pool)
+        event = EvacuationFrozen if freezes_now else EvacuationResumed
+        unit.emit(
+            event(pool_id=PoolId.of(pool), silent_nodes=silent, nodes=nodes, generation=microseconds_of(now)), now
+        )
+    return sorted(PoolId.of(pool) for pool, (silent, nodes) in counts.items() if rules.freezes(silent, nodes))
+
+
+async def find_expired(
+    unit: UnitOfWork, now: datetime, frozen: Sequence[PoolId] = (), rules: FreezeRules | None = None
+) -> dict[UUID, datetime]:
+    """Allocations of nodes whose lease and stop grace are over, each with the node's last sign.
+
+    Those of frozen pools are left out, but for what was to stop anyhow and nodes that are silent longer than `rules`
+    wait.
+    """
+    seconds = (rules or FreezeRules()).seconds
+    rows = await node_leases.list_expired(unit, now, DEFAULT_GRACE_SECONDS, frozen, seconds)
     return {row["id"]: row["renewed_at"] for row in rows}
 
 

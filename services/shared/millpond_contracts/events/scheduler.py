@@ -4,7 +4,7 @@ from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.jobs import JobView
 from millpond_contracts.bodies.scaling import PoolDemand
 from millpond_contracts.events.envelope import Event
-from millpond_contracts.ids import NodeId, TenantId, VirtualPoolId
+from millpond_contracts.ids import NodeId, PoolId, TenantId, VirtualPoolId
 
 
 class JobEvent(Event):
@@ -119,6 +119,28 @@ class DemandChanged(Event):
 
     def generation_of(self) -> int:
         return self.demand.generation
+
+
+class EvacuationFrozen(Event):
+    """So many of a pool's nodes fell silent together that the work on them is not given up for now. An alarm."""
+
+    type = "scheduler.evacuation_frozen.v1"
+    pool_id: PoolId
+    silent_nodes: int
+    nodes: int
+    generation: int
+
+    def subject(self) -> str:
+        return f"{self.pool_id}/evacuation"
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+class EvacuationResumed(EvacuationFrozen):
+    """Few enough are silent again: a node whose lease ran out is given up as ever."""
+
+    type = "scheduler.evacuation_resumed.v1"
 
 
 class UsageDriftFound(Event):
