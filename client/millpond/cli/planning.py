@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from millpond.cli.amounts import show_share, show_time
-from millpond.cli.bills import exact
+from millpond.cli.bills import show_money
 from millpond.cli.job_options import JobOptions, read_jobs, takes_job_options
 from millpond.cli.jobs import reason_parts
 from millpond.cli.rendering import make_table, show_json, words
@@ -17,7 +17,7 @@ from millpond.cli.session import JOBS, Output, OutputOption, connect, err, out
 from millpond.client.client import Client
 from millpond_contracts.bodies.jobs import JobSpec
 from millpond_contracts.bodies.plans import Offer, OfferPart, OfferPrice, PlanView
-from millpond_contracts.quantities import Money, plain_decimal
+from millpond_contracts.quantities import plain_decimal
 
 
 @takes_job_options
@@ -115,11 +115,6 @@ def _distance_rows(part: OfferPart) -> list[list[str]]:
         ]
         for each in part.distance.parts
     ]
-
-
-def show_money(money: Money) -> str:
-    """An amount with its currency, every digit of it."""
-    return f"{exact(money.amount)} {money.currency}"
 
 
 def _hardware(offer: Offer) -> str:
