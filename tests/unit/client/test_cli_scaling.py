@@ -18,6 +18,7 @@ from millpond_contracts.bodies.scaling import (
     ScalingRules,
 )
 from millpond_contracts.ids import NodeOrderId, ScalingDecisionId, ScalingPolicyId
+from tests.architecture.tree import ROOT
 from tests.unit.client.commands import run
 from tests.unit.client.fake_api import FakeApi, page
 from tests.unit.client.things import pool
@@ -127,6 +128,15 @@ def test_policy_when_set_from_a_file_then_made_or_replaced_and_its_pool_may_be_n
         file.write_text(text)
         refused = run(api, "scaling", "set", str(file))
         assert (refused.code, said in refused.err) == (2, True)
+
+
+def test_policy_when_taken_from_the_readme_then_it_is_made(tmp_path: Path) -> None:
+    readme = (ROOT / "services/autoscaler/millpond_autoscaler/README.md").read_text(encoding="utf-8")
+    file = tmp_path / "policy.json"
+    file.write_text(readme.partition("```json\n")[2].partition("```")[0])
+    api = FakeApi().on("GET", "/v1/pools", page([pool()])).on("GET", "/v1/scaling-policies", page([]))
+    api.on("POST", "/v1/scaling-policies", POLICY)
+    assert run(api, "scaling", "set", str(file)).code == 0
 
 
 def test_policy_when_paused_resumed_and_deleted_then_by_its_name() -> None:
