@@ -21,8 +21,8 @@ from millpond_scheduler.store.changes import ChangeKind, note_changes
 from millpond_scheduler.store.node_leases import (
     Exchange,
     NodeLease,
-    find_lease,
     find_newest_incarnation,
+    lock_lease,
     renew_lease,
 )
 from millpond_scheduler.usecases.lives import lock_lives, write_lives
@@ -73,8 +73,8 @@ async def take_poll(unit: UnitOfWork, call: NodeCall, poll: PollRequest) -> floa
         ProblemError: 409 `registry.node.superseded`.
     """
     await check_session(unit, call)
+    before = await lock_lease(unit, call.node)
     now: datetime = await unit.fetchval("SELECT clock_timestamp()")
-    before = await find_lease(unit, call.node)
     pool = None if call.pool is None else await views.find_pool(unit, call.pool)
     seconds = float(DEFAULT_LEASE_SECONDS if pool is None else pool.lease_seconds)
     same_boot = before is not None and before.boot_id == poll.boot_id
@@ -123,19 +123,22 @@ async def _end_lost(
 async def _note_missing(unit: UnitOfWork, node: NodeId, held: Sequence[HeldAllocation], now: datetime) -> None:
     """Notes since when the agent no longer names what it reported."""
     await unit.execute(
-        "UPDATE allocation SET missing_since = CASE WHEN missing_since IS NULL THEN $3::timestamptz END"
-        " WHERE node_id = $1 AND state <> 'released' AND last_sequence > 0"
-        " AND (missing_since IS NULL) <> (id = ANY($2))",
+        "WITH found AS ("
+        " SELECT id FROM allocation WHERE node_id = $1 AND state <> 'released' AND last_sequence > 0"
+        " AND (missing_since IS NULL) <> (id = ANY($2)) ORDER BY id FOR NO KEY UPDATE)"
+        " UPDATE allocation a SET missing_since = CASE WHEN a.missing_since IS NULL THEN $3::timestamptz END"
+        " FROM found WHERE a.id = found.id",
         node,
         [item.allocation_id for item in held],
         now,
     )
 
 
+# Locked, in the order of all writers, so that a task that is stopped before it was sent is sent to nobody.
 _ORDERS = """
 SELECT a.*, j.spec->'groups' AS groups FROM allocation a JOIN job j ON j.id = a.job_id
 WHERE a.node_id = $1 AND a.state IN ('bound', 'releasing')
-ORDER BY a.id
+ORDER BY a.id FOR NO KEY UPDATE OF a
 """
 
 
