@@ -134,12 +134,6 @@ INTERNAL: dict[str, frozenset[Role]] = {
     **{f"GET /internal/v1/snapshot/{service}/nodes": SERVICE for service in PUBLISHERS},
 }
 
-# One object of each kind belongs to a tenant, and another tenant must not learn that it exists.
-OWNED = frozenset(
-    {"tenant_id", "project_id", "api_key_id", "virtual_pool_id", "virtual_pool", "job_id", "task_id", "allocation_id"}
-    | {"price_version_id", "export_id", "reservation_id"}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Route:
