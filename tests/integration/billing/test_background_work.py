@@ -195,7 +195,7 @@ async def test_export_when_two_workers_take_it_then_one_builds_and_a_failure_is_
         await database.close()
     failed = await export_state(caller, broken)
     assert failed["state"] == "failed"
-    assert "NotADirectoryError" in failed["error"]
+    assert failed["error"] == "The file could not be written: Not a directory."
 
 
 async def test_export_when_the_zone_changes_before_it_is_built_then_has_the_period_that_was_asked_for(

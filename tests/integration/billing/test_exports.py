@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import errno
 import hashlib
 import io
 import json
@@ -112,6 +113,38 @@ async def test_export_when_what_was_written_is_gone_then_it_is_written_once_more
     rows = read_rows((tmp_path / "another" / f"{made}.csv").read_bytes(), "csv")
     assert len(rows) == (await state_of(caller, made))["rows"] == 5 * 3 * 2
     assert len({(row["segment_id"], row["kind"]) for row in rows}) == len(rows)
+
+
+async def test_export_when_its_disk_is_full_half_way_then_it_fails_with_the_reason_and_leaves_no_file(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant, caller = await stage.tenant("acme")
+    await use(stage, tenant, 5)
+    killed, failed = await order(caller), await order(caller)
+    for made in (killed, failed):
+        async with stage.billing.begin(SYSTEM) as unit:
+            await freeze(unit, made)
+        await _step(stage, tmp_path, made)
+
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    # Whoever is killed before the commit has deleted what the next one writes once more.
+    with pytest.raises(ZeroDivisionError):
+        async with stage.billing.begin(SYSTEM) as unit:
+            assert await build_step(unit, tmp_path, killed, 5, 30) is Step.FAILED
+            raise ZeroDivisionError
+    assert await build_one_export(stage.billing, failed, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    told = await state_of(caller, failed)
+    assert (told["state"], told["error"]) == ("failed", "The file could not be written: No space left on device.")
+    assert (told["rows"], told["bytes"], told["digest"]) == (None, None, None)
+    monkeypatch.undo()
+    assert not await build_one_export(stage.billing, failed, tmp_path)
+    assert await build_one_export(stage.billing, killed, tmp_path)
+    assert (await state_of(caller, killed))["rows"] == 5 * 3 * 2
+    assert [file.name for file in tmp_path.iterdir()] == [f"{killed}.csv"]
 
 
 async def test_export_when_work_ends_and_begins_while_it_is_built_then_it_holds_what_was_known_at_its_beginning(

@@ -48,7 +48,9 @@ def test_within_when_the_column_has_a_time_ordered_id_then_ids_of_that_time_pass
     where.within("created_at", Span(now - timedelta(minutes=1), now + timedelta(minutes=1)), "id")
     assert where.text() == " WHERE created_at >= $1 AND created_at < $2 AND id >= $3 AND id < $4"
     _, _, least, beyond = where.arguments
-    assert least <= made < beyond  # type: ignore[operator]  # both are UUIDs
+    assert isinstance(least, UUID)
+    assert isinstance(beyond, UUID)
+    assert least <= made < beyond
 
 
 def test_within_when_the_instant_is_before_every_id_then_all_ids_pass() -> None:

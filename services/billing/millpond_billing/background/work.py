@@ -3,7 +3,6 @@
 A lost or doubled message costs time, never truth.
 """
 
-from contextlib import suppress
 from pathlib import Path
 
 from millpond_billing.store import exports, statements
@@ -39,9 +38,6 @@ async def build_one_export(
     while step is Step.MORE:
         async with database.begin(SYSTEM) as unit:
             step = await build_step(unit, folder, export_id, step_rows, keep_days)
-        if step is Step.FAILED:
-            # Only now that the row says so: what is deleted cannot be rolled back.
-            await _delete_files(database, export_id, folder)
     return step is not Step.NOTHING
 
 
@@ -55,10 +51,3 @@ async def forget_export(database: Database, export_id: ExportId, folder: Path) -
         # Before the commit: a file that is left behind by a kill would never be looked for again.
         delete_files(folder, view)
     return True
-
-
-async def _delete_files(database: Database, export_id: ExportId, folder: Path) -> None:
-    async with database.begin(SYSTEM) as unit:
-        view = await exports.get_export(unit, export_id)
-    with suppress(OSError):
-        delete_files(folder, view)

@@ -11,6 +11,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -31,6 +32,7 @@ from millpond_billing.usecases.charges import (
 )
 from millpond_contracts.bodies.bills import ChargeView, ExportFormat, ExportView
 from millpond_contracts.ids import ExportId
+from millpond_kernel.observability import log
 from millpond_kernel.uow import UnitOfWork
 
 _FORMULA = re.compile(r"[=@+\-\t\r\n]")
@@ -48,7 +50,10 @@ class Step(Enum):
 
 
 class FileFailed(Exception):
-    """The file cannot be written; the message says why."""
+    """The file cannot be written; the message says why, and nothing of where: tenants read it."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"The file could not be written: {error.strerror or type(error).__name__}.")
 
 
 def export_file(folder: Path, export: ExportView) -> Path:
@@ -84,7 +89,12 @@ async def build_step(unit: UnitOfWork, folder: Path, export_id: ExportId, step_r
     try:
         return await _build(unit, folder, work, work.as_of, step_rows, keep_days)
     except FileFailed as error:
-        await rows.fail_export(unit, export_id, str(error)[:500])
+        # Before the commit: what a kill leaves behind afterwards would never be looked for again, and after a rollback
+        # the next step finds no draft and writes it once more.
+        with suppress(OSError):
+            delete_files(folder, work.view)
+        log.warning("export_failed", service="billing", export_id=str(export_id), error=str(error.__cause__))
+        await rows.fail_export(unit, export_id, str(error))
         return Step.FAILED
 
 
@@ -128,7 +138,7 @@ def _has_draft(folder: Path, export: ExportView, size: int) -> bool:
             named.replace(draft)
         return draft.is_file() and draft.stat().st_size >= size
     except OSError as error:
-        raise FileFailed(f"{type(error).__name__}: {error}") from error
+        raise FileFailed(error) from error
 
 
 def _append(folder: Path, export: ExportView, size: int, text: bytes) -> int:
@@ -142,7 +152,7 @@ def _append(folder: Path, export: ExportView, size: int, text: bytes) -> int:
             out.flush()
             os.fsync(out.fileno())
     except OSError as error:
-        raise FileFailed(f"{type(error).__name__}: {error}") from error
+        raise FileFailed(error) from error
     return size + len(text)
 
 
@@ -155,7 +165,7 @@ def _publish(folder: Path, export: ExportView) -> str:
                 digest.update(block)
         _draft(folder, export).replace(export_file(folder, export))
     except OSError as error:
-        raise FileFailed(f"{type(error).__name__}: {error}") from error
+        raise FileFailed(error) from error
     return digest.hexdigest()
 
 
