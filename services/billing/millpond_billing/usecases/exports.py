@@ -37,7 +37,6 @@ from millpond_kernel.uow import UnitOfWork
 
 _FORMULA = re.compile(r"[=@+\-\t\r\n]")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
-_BLOCK = 1 << 20
 
 
 class Step(Enum):
@@ -158,11 +157,9 @@ def _append(folder: Path, export: ExportView, size: int, text: bytes) -> int:
 
 def _publish(folder: Path, export: ExportView) -> str:
     """Gives the draft its name; its digest, read from the disk as whoever downloads it will."""
-    digest = hashlib.sha256()
     try:
         with _draft(folder, export).open("rb") as written:
-            while block := written.read(_BLOCK):
-                digest.update(block)
+            digest = hashlib.file_digest(written, "sha256")
         _draft(folder, export).replace(export_file(folder, export))
     except OSError as error:
         raise FileFailed(error) from error
