@@ -1,19 +1,12 @@
-"""Which tenant a request about money is about, and what instants it may name."""
-
-from datetime import UTC, datetime
-from typing import Annotated
+"""Which tenant a request about money is about."""
 
 from fastapi import Request
-from pydantic import AwareDatetime, Field
 
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
 from millpond_kernel.app import Kernel
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
-
-# An instant with its zone, far enough from the ends of the calendar to be converted.
-Moment = Annotated[AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=UTC), le=datetime(9000, 1, 1, tzinfo=UTC))]
 
 
 def kernel_of(request: Request) -> Kernel:

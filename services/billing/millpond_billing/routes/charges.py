@@ -1,15 +1,13 @@
 """`/v1/charges`: every line behind a statement, and their sums by whatever is asked for."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import StringConstraints
 
 from millpond_billing.domain.periods import Period
 from millpond_billing.domain.timeline import moment_of
-from millpond_billing.routes.access import Moment, kernel_of, tenant_filter, wanted_tenant
+from millpond_billing.routes.access import kernel_of, tenant_filter, wanted_tenant
 from millpond_billing.store.charge_sums import ChargeFilter
 from millpond_billing.store.statements import find_period_row
 from millpond_billing.store.tenants import get_tenant
@@ -23,6 +21,7 @@ from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, NodeId, PoolId, ProjectId, TenantId
 from millpond_contracts.quantities import Name
 from millpond_kernel.auth import ReaderCaller
+from millpond_kernel.filters import LabelQuery, Moment
 from millpond_kernel.pagination import Paging, encode_cursor
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
@@ -33,7 +32,6 @@ router = APIRouter(prefix="/v1/charges", tags=["charges"])
 PeriodStart = Annotated[Moment | None, Query(description="start of the period; none = the present one")]
 KindQuery = Annotated[ChargeKind | None, Query(description="only charges of this cause")]
 SkuQuery = Annotated[Sku | None, Query(description="only charges of this SKU, such as `cpu/*/on_demand`")]
-LabelText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 @router.get("")
@@ -96,13 +94,11 @@ async def sum_by_groups(
     pool_id: PoolId | None = None,
     node_id: NodeId | None = None,
     flavor: Annotated[Name | None, Query(description="a device's flavor; CPU and memory have none")] = None,
-    label: Annotated[
-        list[LabelText] | None, Query(description="KEY=VALUE, or KEY with any value; all must hold", max_length=16)
-    ] = None,
+    label: LabelQuery = (),
 ) -> ChargeSums:
     """Exact sums of charges in groups, over a tenant's period or any interval; every page tells the sum of all."""
     wanted = ChargeFilter(
-        tenant_filter(caller, tenant_id), project_id, job_id, pool_id, node_id, flavor, _labels(label or ())
+        tenant_filter(caller, tenant_id), project_id, job_id, pool_id, node_id, flavor, tuple(map(_label, label))
     )
     dimensions = tuple(group_by or ())
     place = parse_sum_place(paging.after_text(), len(dimensions))
@@ -147,10 +143,7 @@ def _between(
     return start, last
 
 
-def _labels(texts: Sequence[str]) -> dict[str, str | None]:
-    """`KEY=VALUE` and `KEY` as key -> value or null."""
-    found: dict[str, str | None] = {}
-    for text in texts:
-        key, given, value = text.partition("=")
-        found[key] = value if given else None
-    return found
+def _label(text: str) -> tuple[str, str | None]:
+    """`KEY=VALUE` as both; `KEY`, which takes any value, with null."""
+    key, given, value = text.partition("=")
+    return key, value if given else None

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from millpond_billing.routes.access import Moment, kernel_of
+from millpond_billing.routes.access import kernel_of
 from millpond_billing.usecases.bill_check import check_bill
 from millpond_billing.usecases.reconciliations import conservation_lines
 from millpond_contracts.bodies.bills import Reconciliation
@@ -13,6 +13,7 @@ from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import NodeId, TenantId
 from millpond_kernel.auth import OperatorCaller
 from millpond_kernel.db import SYSTEM
+from millpond_kernel.filters import Moment
 from millpond_kernel.problem import ProblemError
 
 router = APIRouter(prefix="/v1/reconciliations", tags=["reconciliations"])

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
-from millpond_billing.routes.access import Moment, kernel_of, tenant_filter
+from millpond_billing.routes.access import kernel_of, tenant_filter
 from millpond_billing.store.tenants import get_tenant
 from millpond_billing.usecases.charge_sums import parse_sum_place
 from millpond_billing.usecases.cost_reports import CostQuery, report_costs
@@ -13,6 +13,7 @@ from millpond_contracts.bodies.bills import CostKey, CostReport
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
 from millpond_kernel.auth import ReaderCaller
+from millpond_kernel.filters import Moment
 from millpond_kernel.pagination import Paging
 from millpond_kernel.problem import ProblemError
 
@@ -33,7 +34,8 @@ async def report_cost(
     kernel = kernel_of(request)
     now = await kernel.database.now()
     place = parse_sum_place(paging.after_text(), 1)
-    end = min(end_at or (now if place is None else place.end), now)
+    # A later page ends where the first one did, although the present has moved on.
+    end = min((end_at or now) if place is None else place.end, now)
     start = start_at or end - timedelta(days=1)
     if start >= end:
         raise ProblemError(ErrorCode.BODY_INVALID, "start_at must lie before end_at, and before now.")

@@ -144,16 +144,21 @@ async def list_active_between(
     return [allocation_of(row) for row in rows]
 
 
-async def list_held_on(unit: UnitOfWork, node_id: NodeId, start_at: datetime, end_at: datetime) -> list[AllocationView]:
-    """Allocations that held something of a node at some time in `[start_at, end_at)`."""
+async def list_held_on(
+    unit: UnitOfWork, node_ids: Sequence[NodeId], start_at: datetime, end_at: datetime
+) -> dict[NodeId, list[AllocationView]]:
+    """Node -> the allocations that held something of it at some time in `[start_at, end_at)`, by id."""
     rows = await unit.fetch(
-        "SELECT body FROM allocation_view WHERE node_id = $1 AND bound_at < $3"
+        "SELECT body FROM allocation_view WHERE node_id = ANY($1::uuid[]) AND bound_at < $3"
         " AND (released_at IS NULL OR released_at > $2) ORDER BY allocation_id",
-        node_id,
+        list(node_ids),
         start_at,
         end_at,
     )
-    return [allocation_of(row) for row in rows]
+    found: dict[NodeId, list[AllocationView]] = {node_id: [] for node_id in node_ids}
+    for allocation in map(allocation_of, rows):
+        found[allocation.node_id].append(allocation)
+    return found
 
 
 async def list_held_between(

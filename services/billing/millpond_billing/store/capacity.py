@@ -1,6 +1,6 @@
 """What every node offered, as spans in time: the other side of conservation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_contracts.resources import DeviceHealth
 from millpond_kernel.uow import UnitOfWork
 
+NODE_BATCH = 50
 _OFFER = "sku, amount, available, pool_id, market"
 
 
@@ -121,27 +122,38 @@ def offered_items(node: NodeView) -> Mapping[str, Offer]:
 
 
 async def list_spans(
-    unit: UnitOfWork, node_id: NodeId, start_at: datetime, end_at: datetime
-) -> dict[str, tuple[str, list[OfferedSpan]]]:
-    """item -> (SKU, spans cut to the interval, in order of time), of one node."""
+    unit: UnitOfWork, node_ids: Sequence[NodeId], start_at: datetime, end_at: datetime
+) -> dict[NodeId, dict[str, tuple[str, list[OfferedSpan]]]]:
+    """Node -> item -> (SKU, spans cut to the interval, in order of time); a node without any has no items."""
     rows = await unit.fetch(
         "SELECT s.*, coalesce(s.pool_id, n.pool_id) AS pool FROM capacity_span s JOIN node_view n USING (node_id)"
-        " WHERE node_id = $1 AND start_at < $3 AND (end_at IS NULL OR end_at > $2) ORDER BY item, start_at",
-        node_id,
+        " WHERE node_id = ANY($1::uuid[]) AND start_at < $3 AND (end_at IS NULL OR end_at > $2)"
+        " ORDER BY node_id, item, start_at",
+        list(node_ids),
         start_at,
         end_at,
     )
-    spans: dict[str, tuple[str, list[OfferedSpan]]] = {}
+    found: dict[NodeId, dict[str, tuple[str, list[OfferedSpan]]]] = {node_id: {} for node_id in node_ids}
     for row in rows:
-        _, listed = spans.setdefault(row["item"], (row["sku"], []))
+        _, listed = found[NodeId.of(row["node_id"])].setdefault(row["item"], (row["sku"], []))
         end = end_at if row["end_at"] is None else min(end_at, row["end_at"])
         capacity = Capacity(
             instant_of(max(start_at, row["start_at"])), instant_of(end), row["amount"], row["available"]
         )
         listed.append(OfferedSpan(capacity, PoolId.of(row["pool"]), Market(row["market"] or Market.ON_DEMAND)))
-    return spans
+    return found
 
 
-async def list_nodes(unit: UnitOfWork) -> list[asyncpg.Record]:
-    """Every node ever told of."""
-    return await unit.fetch("SELECT * FROM node_view ORDER BY node_id")
+async def list_node_batches(
+    unit: UnitOfWork, start_at: datetime, end_at: datetime, node_id: NodeId | None = None
+) -> list[Sequence[NodeId]]:
+    """The nodes (one, when named) that offered something at some time in `[start_at, end_at)`, by id, in batches."""
+    rows = await unit.fetch(
+        "SELECT DISTINCT node_id FROM capacity_span WHERE start_at < $2 AND (end_at IS NULL OR end_at > $1)"
+        " AND ($3::uuid IS NULL OR node_id = $3) ORDER BY node_id",
+        start_at,
+        end_at,
+        node_id,
+    )
+    found = [NodeId.of(row["node_id"]) for row in rows]
+    return [found[place : place + NODE_BATCH] for place in range(0, len(found), NODE_BATCH)]

@@ -5,7 +5,7 @@ else by the whole seconds that begin in it, which telescope. So any division sum
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import datetime
 from decimal import Decimal
 from typing import Self
@@ -41,7 +41,7 @@ class ChargeFilter:
     pool_id: PoolId | None = None
     node_id: NodeId | None = None
     flavor: str | None = None
-    labels: Mapping[str, str | None] = field(default_factory=dict)
+    labels: Sequence[tuple[str, str | None]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ def _filters(wanted: ChargeFilter, arguments: _Parameters) -> str:
     ]
     if wanted.flavor is not None:
         conditions.append(f"split_part(s.sku, '/', 2) = {arguments.add(wanted.flavor, 'text')}")
-    for key, value in wanted.labels.items():
+    for key, value in wanted.labels:
         name = arguments.add(key, "text")
         conditions.append(
             f"v.body -> 'labels' ? {name}"

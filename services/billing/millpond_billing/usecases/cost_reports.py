@@ -11,14 +11,14 @@ from millpond_billing.domain.fleets import Costs, Fleet, Placed
 from millpond_billing.domain.prices import PriceBook
 from millpond_billing.domain.timeline import instant_of
 from millpond_billing.store.allocations import HELD_BATCH, list_held_between, list_held_on, timeline_of
-from millpond_billing.store.capacity import list_nodes, list_spans
+from millpond_billing.store.capacity import list_node_batches, list_spans
 from millpond_billing.store.charge_sums import ChargeFilter, GroupRow
 from millpond_billing.store.prices import book_currency, load_price_book
 from millpond_billing.usecases.charge_sums import SumPlace, SumQuery, group_charges
 from millpond_billing.usecases.reconciliations import held_of
 from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.bills import CostGroup, CostKey, CostReport, FlavorUse, FleetCost, FleetShare
-from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, ProjectId, TenantId
+from millpond_contracts.ids import AllocationId, JobId, PoolId, ProjectId, TenantId
 from millpond_contracts.prices import EXACT, SMALLEST_PER_UNIT, UNITS, Sku, exact_sum, ratio_of
 from millpond_contracts.quantities import ExactDecimal
 from millpond_kernel.pagination import encode_cursor
@@ -140,23 +140,22 @@ def _view(key: str, group: _Group, by: CostKey) -> CostGroup:
 
 
 async def _fleet(unit: UnitOfWork, query: CostQuery, book: PriceBook) -> FleetCost:
-    """All nodes of the interval, one after the other."""
+    """All nodes of the interval, a batch of them in memory at a time."""
     end = instant_of(query.end)
     fleet = Fleet(instant_of(query.start), end, book)
     nodes, left_out = 0, list[str]()
-    for row in await list_nodes(unit):
-        node_id = NodeId.of(row["node_id"])
-        items = await list_spans(unit, node_id, query.start, query.end)
-        if not items:
-            continue
-        nodes += 1
-        holders = [(one, timeline_of(one)) for one in await list_held_on(unit, node_id, query.start, query.end)]
-        for name, (text, spans) in items.items():
-            sku = Sku.parse(text)
-            held = [one for holder in holders for one in held_of(name, sku.resource, holder, end)]
-            placed = [Placed(span.capacity, span.pool_id, span.market) for span in spans]
-            if not fleet.add(sku, placed, held):
-                left_out.append(f"{node_id}/{name}")
+    for batch in await list_node_batches(unit, query.start, query.end):
+        nodes += len(batch)
+        offered = await list_spans(unit, batch, query.start, query.end)
+        holding = await list_held_on(unit, batch, query.start, query.end)
+        for node_id in batch:
+            holders = [(one, timeline_of(one)) for one in holding[node_id]]
+            for name, (text, spans) in offered[node_id].items():
+                sku = Sku.parse(text)
+                held = [one for holder in holders for one in held_of(name, sku.resource, holder, end)]
+                placed = [Placed(span.capacity, span.pool_id, span.market) for span in spans]
+                if not fleet.add(sku, placed, held):
+                    left_out.append(f"{node_id}/{name}")
     return _fleet_view(fleet, nodes, left_out)
 
 

@@ -18,7 +18,7 @@ from millpond_billing.domain.conservation import (
 from millpond_billing.domain.prices import PriceBook
 from millpond_billing.domain.timeline import Timeline, instant_of
 from millpond_billing.store.allocations import list_held_on, timeline_of
-from millpond_billing.store.capacity import list_nodes, list_spans
+from millpond_billing.store.capacity import list_node_batches, list_spans
 from millpond_billing.store.prices import book_currency, load_price_book
 from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.bills import ConservationLine, ConservationValue
@@ -47,22 +47,25 @@ async def conservation_lines(
     """Per node and item: amount x microseconds by state and their list value; the difference from both is zero."""
     book = await load_price_book(unit)
     lines: list[ConservationLine] = []
-    for row in await list_nodes(unit):
-        node = NodeId.of(row["node_id"])
-        if node_id is None or node == node_id:
-            lines += [_line(item, book) for item in await _list_items(unit, node, start_at, end_at)]
+    for batch in await list_node_batches(unit, start_at, end_at, node_id):
+        lines += [_line(item, book) for item in await _list_items(unit, batch, start_at, end_at)]
     return lines
 
 
-async def _list_items(unit: UnitOfWork, node_id: NodeId, start_at: datetime, end_at: datetime) -> list[_Item]:
+async def _list_items(
+    unit: UnitOfWork, node_ids: Sequence[NodeId], start_at: datetime, end_at: datetime
+) -> list[_Item]:
     start, end = instant_of(start_at), instant_of(end_at)
-    holders = [(one, timeline_of(one)) for one in await list_held_on(unit, node_id, start_at, end_at)]
+    offered = await list_spans(unit, node_ids, start_at, end_at)
+    holding = await list_held_on(unit, node_ids, start_at, end_at)
     items = []
-    for name, (text, spans) in (await list_spans(unit, node_id, start_at, end_at)).items():
-        sku = Sku.parse(text)
-        held = [one for holder in holders for one in held_of(name, sku.resource, holder, end)]
-        capacity = with_gaps_held([span.capacity for span in spans], held, start, end)
-        items.append(_Item(node_id, name, sku, start, end, capacity, held))
+    for node_id in node_ids:
+        holders = [(one, timeline_of(one)) for one in holding[node_id]]
+        for name, (text, spans) in offered[node_id].items():
+            sku = Sku.parse(text)
+            held = [one for holder in holders for one in held_of(name, sku.resource, holder, end)]
+            capacity = with_gaps_held([span.capacity for span in spans], held, start, end)
+            items.append(_Item(node_id, name, sku, start, end, capacity, held))
     return items
 
 
