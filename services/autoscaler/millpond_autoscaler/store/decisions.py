@@ -7,6 +7,7 @@ import asyncpg
 
 from millpond_contracts.bodies.scaling import NodeTemplate, ScalingDecisionView, ScalingRules
 from millpond_contracts.ids import PoolId, ScalingDecisionId, ScalingPolicyId
+from millpond_kernel.filters import Where
 from millpond_kernel.uow import UnitOfWork
 
 
@@ -66,13 +67,12 @@ async def list_decisions(
     pool_id: PoolId | None = None,
 ) -> list[asyncpg.Record]:
     """Rows of decisions, the newest first."""
+    where = Where()
+    where.after("id", before, is_descending=True)
+    where.add("policy_id = {}", policy_id)
+    where.add("pool_id = {}", pool_id)
     return await unit.fetch(
-        "SELECT * FROM scaling_decision WHERE ($1::uuid IS NULL OR id < $1) AND ($3::uuid IS NULL OR policy_id = $3)"
-        " AND ($4::uuid IS NULL OR pool_id = $4) ORDER BY id DESC LIMIT $2",
-        before,
-        limit,
-        policy_id,
-        pool_id,
+        f"SELECT * FROM scaling_decision{where.text()} ORDER BY id DESC LIMIT {where.value(limit)}", *where.arguments
     )
 
 

@@ -9,6 +9,7 @@ import asyncpg
 from millpond_autoscaler.domain.orders import LIVE, transition
 from millpond_contracts.bodies.scaling import NodeOrderState, NodeOrderView, ScalingPolicyView
 from millpond_contracts.ids import NodeId, NodeOrderId, PoolId, ScalingDecisionId, ScalingPolicyId
+from millpond_kernel.filters import Where
 from millpond_kernel.uow import UnitOfWork
 
 _LIVE = [state.value for state in LIVE]
@@ -96,14 +97,13 @@ async def list_orders(
     state: NodeOrderState | None = None,
 ) -> list[asyncpg.Record]:
     """Rows of orders, the newest first."""
+    where = Where()
+    where.after("id", before, is_descending=True)
+    where.add("policy_id = {}", policy_id)
+    where.add("pool_id = {}", pool_id)
+    where.among("state", () if state is None else (state,))
     return await unit.fetch(
-        "SELECT * FROM node_order WHERE ($1::uuid IS NULL OR id < $1) AND ($3::uuid IS NULL OR policy_id = $3)"
-        " AND ($4::uuid IS NULL OR pool_id = $4) AND ($5::text IS NULL OR state = $5) ORDER BY id DESC LIMIT $2",
-        before,
-        limit,
-        policy_id,
-        pool_id,
-        None if state is None else state.value,
+        f"SELECT * FROM node_order{where.text()} ORDER BY id DESC LIMIT {where.value(limit)}", *where.arguments
     )
 
 

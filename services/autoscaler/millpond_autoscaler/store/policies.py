@@ -7,6 +7,7 @@ import asyncpg
 
 from millpond_contracts.bodies.scaling import NodeTemplate, ScalingPolicySpec, ScalingPolicyView, ScalingRules
 from millpond_contracts.ids import PoolId, ScalingPolicyId
+from millpond_kernel.filters import Where
 from millpond_kernel.uow import UnitOfWork
 
 _COLUMNS = "id, name, pool_id, flavor, template, rules, enabled, created_at, generation"
@@ -64,13 +65,12 @@ async def list_policies(
     unit: UnitOfWork, after: UUID | None, limit: int, *, pool_id: PoolId | None = None, name: str | None = None
 ) -> list[asyncpg.Record]:
     """Rows of policies by id."""
+    where = Where(conditions=["NOT deleted"])
+    where.after("id", after)
+    where.add("pool_id = {}", pool_id)
+    where.add("name = {}", name)
     return await unit.fetch(
-        f"SELECT {_COLUMNS} FROM scaling_policy WHERE NOT deleted AND ($1::uuid IS NULL OR id > $1)"
-        " AND ($3::uuid IS NULL OR pool_id = $3) AND ($4::text IS NULL OR name = $4) ORDER BY id LIMIT $2",
-        after,
-        limit,
-        pool_id,
-        name,
+        f"SELECT {_COLUMNS} FROM scaling_policy{where.text()} ORDER BY id LIMIT {where.value(limit)}", *where.arguments
     )
 
 
