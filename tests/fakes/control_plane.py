@@ -10,12 +10,14 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import uvicorn
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.middleware.base import RequestResponseEndpoint
 
 from millpond_contracts.bodies.allocations import DeviceShare, EndReason
 from millpond_contracts.bodies.nodes import (
@@ -273,7 +275,7 @@ def _routes(plane: FakeControlPlane) -> FastAPI:
 def _add_failures(app: FastAPI, plane: FakeControlPlane) -> None:
 
     @app.middleware("http")
-    async def be_away(request: Request, call_next):  # type: ignore[no-untyped-def]
+    async def be_away(request: Request, call_next: RequestResponseEndpoint) -> Response:
         return Response("away", 503) if plane.away else await call_next(request)
 
     @app.exception_handler(FakeProblem)
@@ -368,10 +370,10 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serving(app: object, port: int = 0) -> AsyncIterator[str]:
+async def serving(app: Any, port: int = 0) -> AsyncIterator[str]:
     """Serves an ASGI application on loopback, in this event loop; gives its base URL."""
     listener = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)  # type: ignore[arg-type]
+    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

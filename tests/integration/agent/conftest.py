@@ -43,8 +43,8 @@ class Bench:
         """The run folders."""
         return self.state_dir / "runtime" / "runs"
 
-    def settings(self, **changes: object) -> AgentSettings:
-        values: dict[str, object] = {
+    def settings(self, **changes: Any) -> AgentSettings:
+        values: dict[str, Any] = {
             "state_dir": self.state_dir,
             "work_dir": self.place / "tasks",
             "url": self.url,
@@ -53,7 +53,7 @@ class Bench:
             "log_push_seconds": 0.1,
             **changes,
         }
-        return AgentSettings(**values)  # type: ignore[arg-type]
+        return AgentSettings(**values)
 
     @asynccontextmanager
     async def agent(self, **changes: object) -> AsyncIterator[asyncio.Task[ExitCode]]:

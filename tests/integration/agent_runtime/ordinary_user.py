@@ -25,7 +25,7 @@ async def main(place: Path) -> None:
     for spec in (ends, stays):
         await runtime.prepare(spec)
         await runtime.start(spec)
-    while (await runtime.status("ends")).state is TaskState.RUNNING or not await log_of(runtime, "stays"):  # noqa: ASYNC110
+    while (await runtime.status("ends")).state is TaskState.RUNNING or not await log_of(runtime, "stays"):  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0.02)
     found: dict[str, object] = {
         "isolation": runtime.report().isolation,

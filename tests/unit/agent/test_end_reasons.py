@@ -1,5 +1,7 @@
 """How a run's status becomes a reason of the closed list."""
 
+from typing import Any
+
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
@@ -9,9 +11,9 @@ from millpond_node_agent.runtimes.protocol import StopReason, TaskState, TaskSta
 pytestmark = pytest.mark.unit
 
 
-def ended(**changes: object) -> TaskStatus:
-    values: dict[str, object] = {"active_monotonic_ms": 10, "exit_code": 0, **changes}
-    return TaskStatus(TaskState.EXITED, "boot", **values)  # type: ignore[arg-type]
+def ended(**changes: Any) -> TaskStatus:
+    values: dict[str, Any] = {"active_monotonic_ms": 10, "exit_code": 0, **changes}
+    return TaskStatus(TaskState.EXITED, "boot", **values)
 
 
 UNSEEN = ended(exit_code=None, stop_reason=StopReason.REQUESTED)

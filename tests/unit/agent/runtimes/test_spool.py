@@ -5,6 +5,7 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,9 @@ from millpond_node_agent.spool import Spool, SpoolFull, SpoolLimits
 pytestmark = pytest.mark.unit
 
 
-def make_run(allocation_id: str = "alloc_1", **instants: int) -> Run:
+def make_run(allocation_id: str = "alloc_1", **instants: Any) -> Run:
     grant = DeviceGrant("nvidia/GPU-1", "nvidia", 0, "GPU-1", 500, 8000)
-    status = TaskStatus(TaskState.RUNNING, "boot-1", pid=1, **instants)  # type: ignore[arg-type]
+    status = TaskStatus(TaskState.RUNNING, "boot-1", pid=1, **instants)
     return Run(TaskTerms(allocation_id, "job_1", "task_1", "ten_1", 1, 2, 500, 64, (grant,), 1.0), status)
 
 
