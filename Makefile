@@ -3,6 +3,8 @@ VENV  := .venv
 STAMP := $(VENV)/.installed
 ONLY  ?=
 ARGS  ?=
+SEED  ?= 1
+DURATION_S ?= 60
 # Test files that run at the same time, each with engines of its own.
 AT_ONCE ?= 2
 
@@ -41,8 +43,8 @@ openapi: $(STAMP) ## Write all that is generated: API documents, events schema, 
 bench: $(STAMP) ## Measure; one JSON object per figure; ONLY=name for one of them
 	@$(VENV)/bin/python -m tests.benchmarks $(ONLY)
 
-chaos: $(STAMP) ## Kill every process of a split stack twice, engines too, under 100 jobs; three seeds; half an hour at most
-	@$(VENV)/bin/pytest tests/system/test_kills.py -m slow -s $(ARGS)
+chaos: $(STAMP) ## Faults of every kind against a split stack under load, one JSON line: SEED=n DURATION_S=s
+	@$(VENV)/bin/python -m tests.system.chaos --seed $(SEED) --duration-s $(DURATION_S) $(ARGS)
 
 test-floor: $(STAMP) ## Run the integration tests on the oldest supported versions (Debian 12's PostgreSQL 15, Redis 7.0)
 	@tools/test-floor $(ARGS)

@@ -128,11 +128,12 @@ def bill(history: History, tenant: str, start: int, end: int, decimals: int = 2,
     """What the tenant owes for `[start, end)`, knowing the history up to `until` (at most `end` counts)."""
     known = end if until is None else min(end, until)
     result = Bill()
+    prices = [event for event in history if event["type"] == "price"]
     for life in lives(history).values():
         if life.tenant == tenant:
-            _bill_exact_time(history, life, start, known, result)
-            _bill_seconds(history, life, start, known, result)
-            _bill_minimum(history, life, start, end, known, result)
+            _bill_exact_time(prices, life, start, known, result)
+            _bill_seconds(prices, life, start, known, result)
+            _bill_minimum(prices, life, start, end, known, result)
     result.amounts = {key: amount for key, amount in result.amounts.items() if amount or key[0] == "usage"}
     exact = sum(result.amounts.values(), Fraction(0))
     result.total = round_half_up(exact, decimals)

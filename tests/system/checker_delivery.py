@@ -33,10 +33,10 @@ async def _head(connection: asyncpg.Connection, schema: str) -> int:
     return int(await connection.fetchval(f"SELECT last FROM {schema}.outbox_counter WHERE name = 'outbox'"))
 
 
-async def check_delivery(connection: asyncpg.Connection) -> list[str]:
-    """Findings of a quiet database."""
+async def check_delivery(connection: asyncpg.Connection, parked: frozenset[tuple[str, int]] = frozenset()) -> list[str]:
+    """Findings of a quiet database; `parked` are the events, as (publisher, seq), that had to be parked."""
     findings: list[str] = []
-    consumers = 0
+    consumers, seen = 0, set[tuple[str, int]]()
     for schema in SCHEMAS:
         row = await connection.fetchrow(
             f"SELECT count(*) AS rows, coalesce(min(seq), 1) AS first, coalesce(max(seq), 0) AS last"
@@ -48,11 +48,14 @@ async def check_delivery(connection: asyncpg.Connection) -> list[str]:
         letters = await connection.fetch(
             f"SELECT consumer, publisher, seq, error FROM {schema}.dead_letter WHERE replayed_at IS NULL"
         )
-        findings += [f"{schema}: parked {dict(letter)}" for letter in letters]
+        found = {(letter["publisher"], letter["seq"]) for letter in letters}
+        findings += [f"{schema}: parked {dict(one)}" for one in letters if (one["publisher"], one["seq"]) not in parked]
+        seen |= found
         findings += await _audit_chain(connection, schema)
         consumers += await connection.fetchval(f"SELECT count(*) FROM {schema}.cursor")
     if consumers < len(SCHEMAS):
         findings.append(f"only {consumers} consumers have a cursor")
+    findings += [f"{publisher}: event {seq} is broken and nobody parked it" for publisher, seq in parked - seen]
     return findings
 
 

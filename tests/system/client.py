@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -13,25 +14,64 @@ import httpx
 from tests.waiting import eventually
 
 T = TypeVar("T")
+SUBMIT = "job.submit"
 ENDED = ("succeeded", "failed", "cancelled")
 _PAUSE_SECONDS = 0.1
 
 
-@dataclass(slots=True)
-class Submission:
-    """One submit as the client saw it: `acknowledged` = the job's id; without one the job may exist, at most once."""
+class Outcome(StrEnum):
+    """What a client knows of an operation of its own, as in a Jepsen history."""
 
+    UNKNOWN = "unknown"
+    """Invoked, and no answer that settles it: it may have happened, at most once."""
+    OK = "ok"
+    FAIL = "fail"
+    """Refused: it did not happen."""
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation of a client, asked for as often as it takes under one request id and idempotency key.
+
+    Attributes:
+        action: What the audit calls it, such as `job.submit`.
+        name: The client's own name for what it makes or changes.
+        invoked_at: On the monotonic clock, as `ended_at`.
+        acknowledged: The id that the answer named.
+        at_least: How many audit rows an acknowledged one has left at least; 0 = it may have found nothing to change.
+    """
+
+    action: str
     name: str
     invoked_at: float
+    outcome: Outcome = Outcome.UNKNOWN
     acknowledged: str | None = None
+    ended_at: float | None = None
     attempts: int = 0
+    at_least: int = 1
+    request_id: str = field(default_factory=lambda: uuid4().hex)
+
+    def settle(self, outcome: Outcome) -> None:
+        """Notes how it ended."""
+        self.outcome, self.ended_at = outcome, time.monotonic()
 
 
 @dataclass(slots=True)
 class History:
-    """Every submit of a test."""
+    """Every operation of a test that changes something, in the order in which they were invoked."""
 
-    submissions: list[Submission] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+
+    def invoke(self, action: str, name: str, *, at_least: int = 1) -> Operation:
+        """Records that an operation is asked for now."""
+        operation = Operation(action, name, time.monotonic(), at_least=at_least)
+        self.operations.append(operation)
+        return operation
+
+    @property
+    def submissions(self) -> list[Operation]:
+        """Every submit."""
+        return [one for one in self.operations if one.action == SUBMIT]
 
     @property
     def job_ids(self) -> list[str]:
@@ -87,6 +127,45 @@ class Caller:
             assert time.monotonic() < deadline, f"{method} {path}: {answer!r} {getattr(answer, 'text', '')}"
             await asyncio.sleep(_PAUSE_SECONDS)
 
+    async def perform(
+        self,
+        operation: Operation,
+        method: str,
+        path: str,
+        json: Any = None,
+        *,
+        if_match: str | None = None,
+        is_keyed: bool = True,
+        seconds: float = 30.0,
+    ) -> httpx.Response | None:
+        """Asks for an operation of the history until it is settled or time is up; the answer that settled it.
+
+        Args:
+            if_match: The tag of what is changed; such a request is sent once, since a repeat tells nothing.
+            is_keyed: Whether a repeat of a POST is answered as the first one was.
+        """
+        headers = {"X-Request-Id": operation.request_id, "Idempotency-Key": operation.request_id}
+        headers |= {"If-Match": if_match} if if_match is not None else {}
+        may_have_happened, deadline = False, time.monotonic() + seconds
+        while True:
+            operation.attempts += 1
+            answer = await self._try(method, path, json, headers)
+            if isinstance(answer, httpx.Response) and not _passes(answer):
+                if answer.is_success:
+                    operation.settle(Outcome.OK)
+                elif is_keyed or not may_have_happened:
+                    operation.settle(Outcome.FAIL)
+                return answer
+            may_have_happened = may_have_happened or not isinstance(answer, httpx.Response) or answer.status_code >= 500
+            if if_match is not None or time.monotonic() > deadline:
+                return None
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def attempt(self, method: str, path: str) -> httpx.Response | None:
+        """One request; None when it was not answered."""
+        answer = await self._try(method, path, None, {})
+        return answer if isinstance(answer, httpx.Response) else None
+
     async def _try(self, method: str, path: str, json: Any, headers: Mapping[str, str]) -> httpx.Response | Exception:
         try:
             return await self(method, path, json, headers=headers)
@@ -115,9 +194,11 @@ class Tenant:
     caller: Caller
 
 
-async def make_tenant(operator: Caller, name: str, *, cpu_milli: int = 1000, memory_mib: int = 4096) -> Tenant:
-    """A tenant whose limits the scheduler knows, on the pool that this machine is in."""
-    pool = (await operator.items("/v1/pools"))[0]["pool_id"]
+async def make_tenant(
+    operator: Caller, name: str, *, cpu_milli: int = 1000, memory_mib: int = 4096, pool_id: str | None = None
+) -> Tenant:
+    """A tenant whose limits the scheduler knows, on a pool; by default on the one that this machine is in."""
+    pool = pool_id or (await operator.items("/v1/pools"))[0]["pool_id"]
     tenant = (await operator.patiently("POST", "/v1/tenants", {"name": name})).json()["tenant_id"]
     limits = {"cpu": {"guaranteed": cpu_milli}, "memory": {"guaranteed": memory_mib}, "devices": {}}
     body = {"name": name, "tenant_id": tenant, "pool_id": pool, "limits": limits}
@@ -178,9 +259,9 @@ def job_body(virtual_pool: str, name: str, command: Sequence[str], **more: Any) 
 
 async def submit(tenant: Tenant, history: History, body: dict[str, Any], *, seconds: float = 30.0) -> str:
     """Submits a job as a patient client does and records it."""
-    entry = Submission(body["name"], time.monotonic())
-    history.submissions.append(entry)
-    answer = await tenant.caller.patiently("POST", "/v1/jobs", body, seconds=seconds)
+    entry = history.invoke(SUBMIT, body["name"])
+    answer = await tenant.caller.perform(entry, "POST", "/v1/jobs", body, seconds=seconds)
+    assert answer is not None, f"job {entry.name} was not answered in {entry.attempts} attempts"
     assert answer.status_code == 201, answer.text
     entry.acknowledged = str(answer.json()["job_id"])
     return entry.acknowledged

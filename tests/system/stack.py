@@ -125,12 +125,16 @@ class Stack:
         where = ("--data-dir", str(self.paths.folder), "--port", str(self.port))
         return ("up", *where, "--stop-tasks", *chosen, *self.more_arguments)
 
+    def start_command(self, *, join: bool = True) -> tuple[str, ...]:
+        """What starts it."""
+        return (*_COMMAND_LINE, *self.up_arguments(join=join))
+
     def start(self, timeout_seconds: float = 90.0, *, join: bool = True) -> None:
         """Starts it, with this machine as a node unless told otherwise, and returns when it says that it is ready."""
         log = self.base / "up.log"
         log.unlink(missing_ok=True)
         self._process = launch(
-            (*_COMMAND_LINE, *self.up_arguments(join=join)),
+            self.start_command(join=join),
             environment=self._environment(),
             folder=self.base,
             log_file=log,

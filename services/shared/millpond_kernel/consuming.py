@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 from millpond_contracts.events import Envelope
 from millpond_kernel.clients import ServiceAway, ServiceClient
 from millpond_kernel.db import AWAY_ERRORS, DATABASE_ERRORS, SYSTEM, Database
+from millpond_kernel.fail_points import FailPoint, pass_point
 from millpond_kernel.observability import ALARMS, CONSUMER_LAG, EVENTS_APPLIED, EVENTS_PARKED, FEED_READS, log
 from millpond_kernel.outbox import stream_key
 from millpond_kernel.pausing import Stop, end_task, sleep_or_stop
@@ -242,6 +243,8 @@ class ConsumerRunner:
         async with self._database.begin(SYSTEM) as unit:
             await self._move_cursor(unit, cursor, envelopes[-1].seq)
             await self.consumer.dispatch_all(unit, envelopes)
+            pass_point(FailPoint.INSIDE_APPLY)
+        pass_point(FailPoint.AFTER_APPLY)
         EVENTS_APPLIED.labels(*self._labels).inc(len(envelopes))
 
     async def _move_cursor(self, unit: UnitOfWork, old: int, new: int) -> None:

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 from millpond_kernel.audit import chain_audit
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import LINGER_SECONDS, DoorListener
+from millpond_kernel.fail_points import FailPoint, pass_point
 from millpond_kernel.observability import ALARMS, EVENTS_PUBLISHED, UNPUBLISHED, log
 from millpond_kernel.pausing import Stop, sleep_or_stop
 
@@ -102,6 +103,8 @@ class Relay:
                 return False
             self._looks = 0  # until the whole pass has come to its end
             numbered = await self.number()
+            if numbered:
+                pass_point(FailPoint.BEFORE_PUBLISH)
             await self.publish()
         except _WAITED_OUT as error:
             log.warning("relay_waits", service=self._database.service, error=f"{type(error).__name__}: {error}"[:200])
@@ -135,6 +138,7 @@ class Relay:
             if not rows:
                 return total
             await self._add(rows)
+            pass_point(FailPoint.AFTER_PUBLISH)
             total += len(rows)
             after = int(rows[-1]["seq"])
             EVENTS_PUBLISHED.labels(self._database.service).inc(len(rows))

@@ -17,6 +17,7 @@ import asyncpg
 
 from millpond_contracts.events import Event
 from millpond_contracts.ids import EventId, TenantId
+from millpond_kernel.fail_points import FailPoint, pass_point
 from millpond_kernel.observability import current_request_id
 
 _current: ContextVar["UnitOfWork | None"] = ContextVar("millpond_unit_of_work", default=None)
@@ -129,8 +130,13 @@ class UnitOfWork:
         elif self._events:
             await self.connection.execute(_INSERT_OUTBOX, *_event_columns(self._events))
         self.wrote_events = bool(self._events)
+        changes = bool(self._events or self._audit)
+        if changes:
+            pass_point(FailPoint.BEFORE_COMMIT)
         if await self.connection.execute("COMMIT") != "COMMIT":
             raise TransactionAborted("a statement of this unit of work failed; its error must leave the block")
+        if changes:
+            pass_point(FailPoint.AFTER_COMMIT)
 
 
 def _event_columns(events: Sequence[tuple[Event, datetime | None]]) -> tuple[list[Any], ...]:

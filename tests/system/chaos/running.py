@@ -1,0 +1,201 @@
+"""One run: a stack, its nodes and tenants, the load, the faults, and the verdict as one JSON line."""
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.system.chaos.faults import Stage
+from tests.system.chaos.fleets import Fleet
+from tests.system.chaos.load import ChaosLoad, Submitter
+from tests.system.chaos.plan import BESIDE, BRITTLE, BRITTLE_LEASE_SECONDS, STEADY, FaultKind, plan_faults
+from tests.system.chaos.wire import open_wire
+from tests.system.checker import Facts, Fault, judge
+from tests.system.client import Caller, make_tenant, open_caller, publish_prices
+from tests.system.stack import Stack
+from tests.waiting import eventually
+
+ACKNOWLEDGED_PER_SECOND = 20
+# A fault that its process does not come by is planned again in later rounds.
+MOST_ROUNDS = 3
+_QUIET_SECONDS = 120.0
+_FLAVOR = "chaos-gpu"
+_ROOT = Path(__file__).parents[3]
+_GPU_NODE = {"model": "A100 SXM4 80GB", "devices": 4, "cpu_milli": 16000, "memory_mib": 65536}
+_NODES = {
+    STEADY: json.dumps({"nodes": [{"name": "steady", "count": 4, **_GPU_NODE}]}),
+    BRITTLE: json.dumps({"nodes": [{"name": "brittle", "count": 4, "cpu_milli": 8000, "memory_mib": 32768}]}),
+}
+
+
+@dataclass(slots=True)
+class ArmedStack(Stack):
+    """A stack with fail points."""
+
+    @property
+    def fail_points(self) -> Path:
+        """Where they are armed."""
+        return self.base / "fail-points"
+
+    def start_command(self, *, join: bool = True) -> tuple[str, ...]:
+        """The same as `millpond up --split`, armed."""
+        self.fail_points.mkdir(exist_ok=True)
+        where = ("--data-dir", str(self.paths.folder), "--port", str(self.port))
+        return (sys.executable, "-m", "tests.system.chaos.armed", *where, "--fail-points", str(self.fail_points))
+
+    def _environment(self) -> dict[str, str]:
+        # Not super(): a slotted dataclass is made anew, and the class cell would name the first one.
+        return {**Stack._environment(self), "PYTHONPATH": str(_ROOT)}
+
+
+def run(seed: int, duration_seconds: float, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The summary of a run; `is_sound` says whether nothing was found."""
+    stack = ArmedStack.make(split=True)
+    try:
+        stack.start(timeout_seconds=180)
+        return asyncio.run(_run_on(stack, seed, duration_seconds, tell))
+    finally:
+        stack.close()
+
+
+async def _run_on(stack: ArmedStack, seed: int, duration_seconds: float, tell: Callable[[str], None]) -> dict[str, Any]:
+    async with AsyncExitStack() as exits:
+        operator = await exits.enter_async_context(open_caller(stack.url, stack.operator_key))
+        stage = await exits.enter_async_context(_set_stage(stack, operator, seed))
+        load = stage.load
+        began = time.monotonic()
+        loading = asyncio.create_task(load.run())
+        try:
+            await _break_things(stage, seed, duration_seconds, loading, tell)
+            ran = time.monotonic() - began
+            load.end()
+            await loading
+        finally:
+            loading.cancel()
+        tell(f"{len(load.acknowledged())} acknowledged in {ran:.0f} s; waiting until all is quiet")
+        folders = [fleet.folder for fleet in stage.fleets.values()]
+        facts = await judge(
+            stack,
+            operator,
+            load.history,
+            quiet_seconds=_QUIET_SECONDS,
+            agent_folders=folders,
+            parked=frozenset(stage.parked),
+        )
+        return _summarise(seed, ran, stage, facts, await load.judge_witnesses())
+
+
+@asynccontextmanager
+async def _set_stage(stack: ArmedStack, operator: Caller, seed: int) -> AsyncIterator[Stage]:
+    """Nodes of two kinds, each behind a wire, tenants on them and on this machine."""
+    await publish_prices(operator, minimum_seconds=2)
+    flavor = {"name": _FLAVOR, "selector": {"vendor": "nvidia", "model_prefix": "A100"}}
+    assert (await operator.patiently("POST", "/v1/flavors", flavor)).status_code == 201
+    lease = {"unreachable_after_seconds": 3, "lease_seconds": BRITTLE_LEASE_SECONDS, "stop_grace_seconds": 2}
+    pools = {STEADY: await _make_pool(operator, "steady"), BRITTLE: await _make_pool(operator, "brittle", **lease)}
+    fleets: dict[str, Fleet] = {}
+    async with AsyncExitStack() as exits:
+        for name, pool in pools.items():
+            wire, url = await exits.enter_async_context(open_wire(stack.url, seed))
+            token = await operator("POST", "/v1/join-tokens", {"pool_id": pool, "max_uses": 100}, expect=201)
+            fleets[name] = Fleet(name, stack, wire, url, token.json()["token"], _NODES[name])
+            fleets[name].start()
+            exits.push_async_callback(asyncio.to_thread, fleets[name].stop)
+        nodes = await _wait_for_nodes(operator, list(pools.values()), 8)
+        load = ChaosLoad(stack, operator, random.Random(seed), await _make_submitters(operator, pools), "", nodes)
+        load.policy_id = await _make_policy(operator, pools[STEADY])
+        yield Stage(stack, fleets, load, stack.fail_points)
+
+
+async def _make_pool(operator: Caller, name: str, **more: Any) -> str:
+    made = await operator("POST", "/v1/pools", {"name": name, **more}, expect=201)
+    return str(made.json()["pool_id"])
+
+
+async def _wait_for_nodes(operator: Caller, pools: list[str], count: int) -> list[str]:
+    """The ids of the simulated nodes once all of them take work."""
+
+    async def found() -> list[str] | None:
+        nodes = [node for node in await operator.items("/v1/nodes") if node["pool_id"] in pools]
+        ready = [str(node["node_id"]) for node in nodes if node["schedulable"]]
+        return ready if len(ready) == count else None
+
+    return await eventually(found, 90)
+
+
+async def _make_submitters(operator: Caller, pools: dict[str, str]) -> list[Submitter]:
+    large = {"cpu_milli": 20000, "memory_mib": 65536}
+    return [
+        Submitter(await make_tenant(operator, "steady-one", pool_id=pools[STEADY], **large), 24, devices=_FLAVOR),
+        Submitter(await make_tenant(operator, "steady-two", pool_id=pools[STEADY], **large), 24, devices=_FLAVOR),
+        Submitter(await make_tenant(operator, "brittle", pool_id=pools[BRITTLE], **large), 12),
+        Submitter(await make_tenant(operator, "real"), 3, is_real=True),
+    ]
+
+
+async def _make_policy(operator: Caller, pool: str) -> str:
+    body = {"name": "chaos", "pool_id": pool, "flavor": _FLAVOR, "enabled": False, "template": _GPU_NODE}
+    made = await operator("POST", "/v1/scaling-policies", body, expect=201)
+    return str(made.json()["scaling_policy_id"])
+
+
+async def _break_things(
+    stage: Stage, seed: int, duration_seconds: float, loading: asyncio.Task[None], tell: Callable[[str], None]
+) -> None:
+    """Faults one after another, some beside others, until every kind was done and the time is over."""
+    began = time.monotonic()
+    beside: dict[FaultKind, asyncio.Task[None]] = {}
+    await stage.recover("the start")
+    stage.recovery_seconds = 0.0
+    for number, fault in enumerate(plan_faults(seed)):
+        is_over = time.monotonic() - began > duration_seconds
+        seen = stage.done.keys() | beside.keys()
+        if is_over and (len(seen) == len(FaultKind) or number >= MOST_ROUNDS * len(FaultKind)):
+            break
+        if is_over and fault.kind in seen:
+            continue  # only what has not happened yet
+        if loading.done():
+            loading.result()
+        await asyncio.sleep(fault.pause_seconds)
+        tell(f"{time.monotonic() - began:5.1f} s  {fault.kind} {fault.target} {fault.lasts_seconds:.1f}")
+        if fault.kind in BESIDE:
+            if fault.kind in beside:
+                await beside[fault.kind]
+            beside[fault.kind] = asyncio.create_task(stage.inject(fault))
+            continue
+        await stage.inject(fault)
+        tell(f"{await stage.recover(f'{fault.kind} of {fault.target}'):17.1f} s to be well")
+    await asyncio.gather(*beside.values())
+    await stage.recover("the end")
+
+
+def _summarise(seed: int, ran: float, stage: Stage, facts: Facts, witnessed: list[str]) -> dict[str, Any]:
+    counts = Counter(finding.fault for finding in facts.findings)
+    acknowledged = len(stage.load.acknowledged())
+    findings = [f"{finding.fault}: {finding.text}" for finding in facts.findings]
+    findings += [f"doubled: {text}" for text in witnessed] + stage.findings
+    missing = sorted(set(FaultKind) - stage.done.keys())
+    if missing:
+        findings.append(f"never done: {', '.join(missing)}")
+    if acknowledged < ACKNOWLEDGED_PER_SECOND * ran:
+        findings.append(f"only {acknowledged / ran:.1f} operations per second were acknowledged")
+    return {
+        "seed": seed,
+        "ran_s": round(ran, 1),
+        "acknowledged": acknowledged,
+        "faults": dict(sorted(stage.done.items())),
+        "lost": counts[Fault.LOST],
+        "doubled": counts[Fault.DOUBLED] + len(witnessed),
+        "overallocated": counts[Fault.OVERALLOCATED],
+        "statement_mismatches": counts[Fault.BILL],
+        "recovery_s_max": round(stage.recovery_seconds, 2),
+        "is_sound": not findings,
+        "findings": findings[:20],
+    }
