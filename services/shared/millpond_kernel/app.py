@@ -23,7 +23,7 @@ from millpond_kernel.auth import Authenticator, DenySet
 from millpond_kernel.border import Border, WriteGate
 from millpond_kernel.clients import ServiceAway, ServiceClient, away_problem
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
-from millpond_kernel.describing import PROBLEM_RESPONSES, describe, errors_router, name_operation
+from millpond_kernel.describing import PROBLEM_RESPONSES, DescribedApp, errors_router, name_operation
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.following import Follower
 from millpond_kernel.outbox import doorbell_channel
@@ -158,7 +158,7 @@ class ServiceApp:
 def build_app(service: ServiceApp) -> FastAPI:
     """The FastAPI application of one service, described at `/openapi/<service>.json` and `/docs/<service>`."""
     name = service.settings.service
-    app = FastAPI(
+    app = DescribedApp(
         title=f"Millpond {name}",
         version="1",
         lifespan=_lifespan(service),
@@ -171,7 +171,7 @@ def build_app(service: ServiceApp) -> FastAPI:
         generate_unique_id_function=name_operation,
     )
     public = (*service.routers, public_router(name))
-    describe(app, public)
+    app.public = public
     add_problem_handlers(app)
     app.add_exception_handler(ServiceAway, _on_service_away)
     for router in public:

@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 
 from millpond_contracts.bodies.shapes import FieldProblem, Problem
 from millpond_contracts.errors import ErrorCode
+from millpond_kernel.auth import Allowed
 
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
@@ -29,26 +30,27 @@ def name_operation(route: APIRoute) -> str:
     return route.name
 
 
-def describe(app: FastAPI, routers: Sequence[APIRouter]) -> None:
-    """Completes the OpenAPI document of `app`: the schemas of problems, required headers, and who may call what."""
-    build = app.openapi
+class DescribedApp(FastAPI):
+    """An application whose OpenAPI document also has the schemas of problems, required headers, and who may call
+    what of `public`."""
 
-    def described() -> dict[str, Any]:
-        document = build()
+    public: Sequence[APIRouter] = ()
+
+    def openapi(self) -> dict[str, Any]:
+        """The whole document; FastAPI asks for it under this name."""
+        document = super().openapi()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         for model in (Problem, FieldProblem):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
             schema.pop("$defs", None)
             schemas[model.__name__] = schema
-        roles = _roles(routers)
+        roles = _roles(self.public)
         for path, operations in document.get("paths", {}).items():
             for method, operation in operations.items():
                 _require_headers(operation)
                 if (method, path) in roles:
                     operation["x-millpond-roles"] = roles[method, path]
         return document
-
-    app.openapi = described  # type: ignore[method-assign]  # how FastAPI documents that it is extended
 
 
 def _roles(routers: Sequence[APIRouter]) -> dict[tuple[str, str], list[str]]:
@@ -62,7 +64,7 @@ def _roles(routers: Sequence[APIRouter]) -> dict[tuple[str, str], list[str]]:
 
 
 def _roles_of(dependant: Dependant) -> list[str]:
-    own = getattr(dependant.call, "allowed_roles", ())
+    own = dependant.call.roles if isinstance(dependant.call, Allowed) else ()
     return sorted({*own, *(role for inner in dependant.dependencies for role in _roles_of(inner))})
 
 
