@@ -4,13 +4,14 @@ No float ever enters: a JSON number is refused where money is meant, a fraction 
 """
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import (
     AwareDatetime,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
@@ -29,13 +30,30 @@ MAX_DEVICE_MILLI = 1_000_000_000
 MAX_COUNT = 1_000_000
 WHOLE_DEVICE_MILLI = 1000
 
+_RFC_3339 = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+
+
+def _written(value: object) -> object:
+    # A number, as text too, would be read as seconds since 1970, which nobody means.
+    if isinstance(value, datetime) or (isinstance(value, str) and _RFC_3339.fullmatch(value)):
+        return value
+    raise ValueError("expected an instant with its zone as RFC 3339 text, such as 2026-11-30T12:00:00Z")
+
+
 CpuMilli = Annotated[int, Field(strict=True, ge=0, le=MAX_CPU_MILLI, description="thousandths of a CPU core")]
 MemoryMib = Annotated[int, Field(strict=True, ge=0, le=MAX_MEMORY_MIB, description="MiB")]
 DeviceMilli = Annotated[int, Field(strict=True, ge=0, le=MAX_DEVICE_MILLI, description="thousandths of a device")]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 Seconds = Annotated[int, Field(strict=True, ge=0, le=315_360_000, description="seconds")]
 Generation = Annotated[int, Field(strict=True, ge=0, le=2**62)]
-Instant = AwareDatetime
+# With its zone, and far enough from the ends of the calendar to be converted to any other.
+Instant = Annotated[
+    AwareDatetime,
+    Field(ge=datetime(1970, 1, 1, tzinfo=UTC), le=datetime(9000, 1, 1, tzinfo=UTC)),
+    BeforeValidator(_written),
+]
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
 Label = Annotated[str, StringConstraints(min_length=0, max_length=128)]

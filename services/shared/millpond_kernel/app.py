@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import httpx
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from redis.asyncio import Redis
@@ -25,6 +25,7 @@ from millpond_kernel.clients import ServiceAway, ServiceClient, away_problem
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.describing import PROBLEM_RESPONSES, DescribedApp, errors_router, name_operation
 from millpond_kernel.doorbell import Doorbell, connect_redis
+from millpond_kernel.filters import known_query
 from millpond_kernel.following import Follower
 from millpond_kernel.outbox import doorbell_channel
 from millpond_kernel.problem import add_problem_handlers, problem_response
@@ -168,6 +169,7 @@ def build_app(service: ServiceApp) -> FastAPI:
         # A redirect would be followed without the body, or with the credentials to another host.
         redirect_slashes=False,
         responses=PROBLEM_RESPONSES,
+        dependencies=[Depends(known_query)],
         generate_unique_id_function=name_operation,
     )
     public = (*service.routers, public_router(name))

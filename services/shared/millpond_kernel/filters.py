@@ -1,30 +1,52 @@
-"""Filters of lists: what a caller may ask for in the query, and the WHERE that is made of what it asked for."""
+"""Queries: what a caller may ask for in them, and the WHERE that the filters of a list become."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import Depends, Query
-from pydantic import AwareDatetime, Field, StringConstraints
+from fastapi import Depends, Query, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import StringConstraints
 
 from millpond_contracts.bodies.shapes import FieldProblem
 from millpond_contracts.errors import ErrorCode
-from millpond_kernel.problem import ProblemError
+from millpond_contracts.quantities import Instant
+from millpond_kernel.problem import ProblemError, pointer_part
 
 # An id carries its maker's clock, an instant the database's: so far apart they never are.
 _CLOCKS_APART = timedelta(days=1)
 _LABEL = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?(=[^\x00]{0,128})?$"
 
-# An instant with its zone, far enough from the ends of the calendar to be converted.
-Moment = Annotated[AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=UTC), le=datetime(9000, 1, 1, tzinfo=UTC))]
 LabelQuery = Annotated[
     tuple[Annotated[str, StringConstraints(max_length=192, pattern=_LABEL)], ...],
     Query(max_length=8, description="`key` or `key=value`; given several times, all must hold"),
 ]
 NameQuery = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]*$", description="exactly this name")]
+
+
+async def known_query(request: Request) -> None:
+    """FastAPI dependency of every route: a filter with a slip of the pen would else list everything.
+
+    Raises:
+        ProblemError: 422 for a parameter that the route does not know.
+    """
+    route = request.scope.get("route")
+    if not request.query_params or not isinstance(route, APIRoute):
+        return
+    known = _query_names(route.dependant)
+    if unknown := sorted(set(request.query_params) - known):
+        message = f"unknown parameter; this route takes {', '.join(sorted(known)) or 'none'}"
+        problems = [FieldProblem(pointer=f"/query/{pointer_part(name)}", message=message) for name in unknown[:50]]
+        raise ProblemError(ErrorCode.BODY_INVALID, f"{problems[0].pointer}: {message}", errors=problems)
+
+
+def _query_names(dependant: Dependant) -> set[str]:
+    own = {parameter.alias for parameter in dependant.query_params}
+    return own.union(*(_query_names(inner) for inner in dependant.dependencies))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +61,8 @@ EVER = Span(None, None)
 
 
 async def span(
-    since: Annotated[Moment | None, Query(description="from this instant on, RFC 3339")] = None,
-    until: Annotated[Moment | None, Query(description="before this instant, RFC 3339")] = None,
+    since: Annotated[Instant | None, Query(description="from this instant on, RFC 3339")] = None,
+    until: Annotated[Instant | None, Query(description="before this instant, RFC 3339")] = None,
 ) -> Span:
     """FastAPI dependency: `since` and `until`.
 

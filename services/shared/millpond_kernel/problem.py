@@ -71,10 +71,14 @@ def problem_response(
     return JSONResponse(body.model_dump(mode="json"), code.status, headers, media_type="application/problem+json")
 
 
+def pointer_part(name: object) -> str:
+    """One step of a JSON pointer, shortened: a key of the caller's own may be as long as the body."""
+    return str(name)[:128].replace("~", "~0").replace("/", "~1")
+
+
 def _pointer(location: Sequence[object]) -> str:
-    # A key of the caller's own may be as long as the body.
     named = [part for part in location[1 if location[:1] == ("body",) else 0 :] if part != "[key]"]
-    parts = [str(part)[:128].replace("~", "~0").replace("/", "~1") for part in named]
+    parts = [pointer_part(part) for part in named]
     return "/" + "/".join(parts) if parts else ""
 
 

@@ -40,8 +40,8 @@ async def test_post_when_twenty_at_once_with_one_key_then_one_effect(
 async def test_post_when_the_key_comes_with_another_request_then_422(services: Services) -> None:
     operator = services.as_key()
     once = {"Idempotency-Key": "once"}
-    await operator("POST", "/v1/tenants", {"name": "acme"}, headers=once, expect=201)
-    for path, body in (("/v1/tenants", {"name": "other"}), ("/v1/tenants?x=1", {"name": "acme"})):
+    tenant = (await operator("POST", "/v1/tenants", {"name": "acme"}, headers=once, expect=201)).json()["tenant_id"]
+    for path, body in (("/v1/tenants", {"name": "other"}), ("/v1/projects", {"name": "acme", "tenant_id": tenant})):
         answer = await operator("POST", path, body, headers=once)
         assert (answer.status_code, answer.json()["code"]) == (422, "kernel.idempotency_key.reused")
     assert len((await operator("GET", "/v1/tenants")).json()["items"]) == 1

@@ -8,13 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from millpond_contracts.quantities import CpuMilli, ExactDecimal, Money, Name, microseconds_between, plain_decimal
+from millpond_contracts.quantities import (
+    CpuMilli,
+    ExactDecimal,
+    Instant,
+    Money,
+    Name,
+    microseconds_between,
+    plain_decimal,
+)
 
 pytestmark = pytest.mark.unit
 
 DECIMAL = TypeAdapter(ExactDecimal)
 CPU = TypeAdapter(CpuMilli)
 NAME = TypeAdapter(Name)
+INSTANT = TypeAdapter(Instant)
 
 
 @given(st.decimals(min_value=-(10**20) + 1, max_value=10**20 - 1, allow_nan=False, allow_infinity=False, places=12))
@@ -64,3 +73,21 @@ def test_microseconds_when_added_up_then_telescoping(start: datetime, delta: tim
     middle, end = start + delta / 2, start + delta
     assert microseconds_between(start, middle) + microseconds_between(middle, end) == microseconds_between(start, end)
     assert timedelta(microseconds=microseconds_between(start, end)) == delta
+
+
+NO_INSTANTS = ["1700000000", '"1700000000"', "1.7e9", "true", "null", '""', '"2026-11-30"', '"2026-11-30T12:00:00"']
+NO_INSTANTS += ['"2026-11-30T12:00Z"', '"2026-13-30T12:00:00Z"', '"2026-11-30T12:00:00+99:00"']
+NO_INSTANTS += ['"2026-11-30T12:00:00Z\\n"', '"0001-01-01T00:00:00+14:00"', '"9999-12-31T23:59:59-14:00"']
+
+
+@pytest.mark.parametrize("text", NO_INSTANTS)
+def test_instant_when_not_rfc_3339_text_with_its_zone_then_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        INSTANT.validate_json(text)
+
+
+@given(st.integers(0, 200_000_000_000_000_000))
+def test_instant_when_written_and_read_then_the_same(microseconds: int) -> None:
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    assert INSTANT.validate_json(INSTANT.dump_json(at)) == at
+    assert INSTANT.validate_python(at.isoformat()) == at

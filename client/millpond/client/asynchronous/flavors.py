@@ -7,6 +7,7 @@ from millpond.client.asynchronous.nouns import Noun
 from millpond.client.calls import change, create, delete, get, get_page
 from millpond_contracts.bodies.devices import AcceleratorView
 from millpond_contracts.bodies.nodes import FlavorSpec, FlavorView
+from millpond_contracts.bodies.shapes import Page
 
 
 class Flavors(Noun):
@@ -34,4 +35,4 @@ class Flavors(Noun):
 
     def catalogue(self, *, vendor: str | None = None) -> AsyncIterator[AcceleratorView]:
         """The accelerator catalogue."""
-        return self._pages(get_page("/v1/accelerators", AcceleratorView, vendor=vendor))
+        return self._pages(get("/v1/accelerators", Page[AcceleratorView], vendor=vendor))

@@ -17,6 +17,7 @@ from millpond_contracts.bodies.nodes import (
     NodeState,
     NodeView,
 )
+from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.ids import DeviceId, JoinTokenId, NodeId, PoolId
 from millpond_contracts.resources import DeviceHealth, NodeInventory
 
@@ -50,7 +51,7 @@ class Nodes(Noun):
 
     def conditions(self, node_id: NodeId) -> AsyncIterator[ConditionView]:
         """What the agent found wrong, open conditions first."""
-        return self._pages(get_page(f"/v1/nodes/{node_id}/conditions", ConditionView))
+        return self._pages(get(f"/v1/nodes/{node_id}/conditions", Page[ConditionView]))
 
     async def cordon(self, node_id: NodeId) -> NodeView:
         """Lets nothing new start on a node; what runs goes on."""

@@ -42,7 +42,7 @@ class Pools(Noun):
 
     async def shortages(self, pool_id: PoolId) -> Page[ShortageView]:
         """What a pool has less of than its thresholds ask for."""
-        return await self._send(get_page(f"/v1/pools/{pool_id}/shortages", ShortageView))
+        return await self._send(get(f"/v1/pools/{pool_id}/shortages", Page[ShortageView]))
 
     def loans(self, pool_id: PoolId, *, state: LoanState | None = None) -> AsyncIterator[LoanView]:
         """Nodes that a pool lent or borrowed, oldest first."""

@@ -1,6 +1,7 @@
 """`/v1/api-keys`, `/v1/tokens`, `/v1/me`, and the exchange that services use."""
 
 import time
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -41,7 +42,7 @@ async def exchange(token_seconds: int, kernel: Kernel, api_key: str) -> TokenAns
     if found.expires_epoch is not None:
         seconds = max(1, min(seconds, int(found.expires_epoch - time.time())))
     token, expires = kernel.issuer.issue(found.subject, found.claims, seconds)
-    return TokenAnswer.model_validate({"token": token, "expires_at": expires})
+    return TokenAnswer(token=token, expires_at=datetime.fromtimestamp(expires, UTC))
 
 
 @router.post("/tokens")

@@ -19,9 +19,9 @@ from millpond_contracts.bodies.bills import ChargeKind, ChargeSums, ChargeView, 
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, NodeId, PoolId, ProjectId, TenantId
-from millpond_contracts.quantities import Name
+from millpond_contracts.quantities import Instant, Name
 from millpond_kernel.auth import ReaderCaller
-from millpond_kernel.filters import LabelQuery, Moment
+from millpond_kernel.filters import LabelQuery
 from millpond_kernel.pagination import Paging, encode_cursor
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
@@ -29,7 +29,7 @@ from millpond_kernel.uow import UnitOfWork
 
 router = APIRouter(prefix="/v1/charges", tags=["charges"])
 
-PeriodStart = Annotated[Moment | None, Query(description="start of the period; none = the present one")]
+PeriodStart = Annotated[Instant | None, Query(description="start of the period; none = the present one")]
 KindQuery = Annotated[ChargeKind | None, Query(description="only charges of this cause")]
 SkuQuery = Annotated[Sku | None, Query(description="only charges of this SKU, such as `cpu/*/on_demand`")]
 
@@ -86,9 +86,9 @@ async def sum_by_groups(
         ),
     ] = None,
     tenant_id: Annotated[TenantId | None, Query(description="an operator who names none sums all tenants")] = None,
-    period_start: Annotated[Moment | None, Query(description="of a tenant's period; none = the present one")] = None,
-    start_at: Annotated[Moment | None, Query(description="instead of a period: from this instant")] = None,
-    end_at: Annotated[Moment | None, Query(description="with start_at: up to this instant; none = now")] = None,
+    period_start: Annotated[Instant | None, Query(description="of a tenant's period; none = the present one")] = None,
+    start_at: Annotated[Instant | None, Query(description="instead of a period: from this instant")] = None,
+    end_at: Annotated[Instant | None, Query(description="with start_at: up to this instant; none = now")] = None,
     project_id: ProjectId | None = None,
     job_id: JobId | None = None,
     pool_id: PoolId | None = None,

@@ -11,9 +11,9 @@ from millpond_billing.usecases.reconciliations import conservation_lines
 from millpond_contracts.bodies.bills import Reconciliation
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import NodeId, TenantId
+from millpond_contracts.quantities import Instant
 from millpond_kernel.auth import OperatorCaller
 from millpond_kernel.db import SYSTEM
-from millpond_kernel.filters import Moment
 from millpond_kernel.problem import ProblemError
 
 router = APIRouter(prefix="/v1/reconciliations", tags=["reconciliations"])
@@ -23,11 +23,11 @@ router = APIRouter(prefix="/v1/reconciliations", tags=["reconciliations"])
 async def reconcile(
     request: Request,
     caller: OperatorCaller,
-    start_at: Annotated[Moment | None, Query(description="default: a day before the end")] = None,
-    end_at: Annotated[Moment | None, Query(description="default: now")] = None,
+    start_at: Annotated[Instant | None, Query(description="default: a day before the end")] = None,
+    end_at: Annotated[Instant | None, Query(description="default: now")] = None,
     node_id: NodeId | None = None,
     tenant_id: TenantId | None = None,
-    period_start: Annotated[Moment | None, Query(description="of the tenant's bill; none = the present one")] = None,
+    period_start: Annotated[Instant | None, Query(description="of the tenant's bill; none = the present one")] = None,
 ) -> Reconciliation:
     """Conservation of every node over an interval; with a tenant, its bill of a period as well."""
     kernel = kernel_of(request)

@@ -12,8 +12,8 @@ from millpond_billing.usecases.cost_reports import CostQuery, report_costs
 from millpond_contracts.bodies.bills import CostKey, CostReport
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
+from millpond_contracts.quantities import Instant
 from millpond_kernel.auth import ReaderCaller
-from millpond_kernel.filters import Moment
 from millpond_kernel.pagination import Paging
 from millpond_kernel.problem import ProblemError
 
@@ -26,8 +26,8 @@ async def report_cost(
     caller: ReaderCaller,
     paging: Paging,
     group_by: CostKey = CostKey.JOB,
-    start_at: Annotated[Moment | None, Query(description="default: a day before the end")] = None,
-    end_at: Annotated[Moment | None, Query(description="default, and at most: now")] = None,
+    start_at: Annotated[Instant | None, Query(description="default: a day before the end")] = None,
+    end_at: Annotated[Instant | None, Query(description="default, and at most: now")] = None,
     tenant_id: Annotated[TenantId | None, Query(description="of one tenant, without the fleet")] = None,
 ) -> CostReport:
     """What jobs, projects, tenants or pools cost; for operators the whole fleet beside it, idle told apart."""

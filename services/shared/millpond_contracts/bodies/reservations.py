@@ -2,22 +2,12 @@
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.bodies.tenants import FlavorName
 from millpond_contracts.ids import PoolId, ReservationId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import DeviceMilli, Instant, Labels
-
-
-def _as_text(value: object) -> object:
-    if isinstance(value, int | float):
-        raise ValueError("expected an instant as text, such as 2026-11-30T12:00:00Z")
-    return value
-
-
-# A number would be read as seconds since 1970, which nobody means.
-Written = Annotated[Instant, BeforeValidator(_as_text)]
 
 
 class ReservationSpec(Incoming):
@@ -26,8 +16,8 @@ class ReservationSpec(Incoming):
     virtual_pool_id: VirtualPoolId
     flavor: FlavorName
     device_milli: Annotated[DeviceMilli, Field(ge=1)]
-    starts_at: Written
-    ends_at: Written | None = None
+    starts_at: Instant
+    ends_at: Instant | None = None
     labels: Labels = Field(default_factory=dict)
 
     @model_validator(mode="after")
