@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond_contracts.bodies.loans import LoanState, LoanView
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
-from millpond_contracts.ids import NodeId, PoolId
+from millpond_contracts.ids import LoanId, NodeId, PoolId
 from millpond_registry.domain.loans import TRANSITIONS as LOANS
+from millpond_registry.domain.loans import destination_of, observe_loan
 from millpond_registry.domain.nodes import (
     Node,
     add_cordon,
@@ -114,6 +116,34 @@ def test_move_when_done_then_in_the_pool_without_drain() -> None:
     target = PoolId.new()
     moved = enter_pool(request_drain(node(), CordonReason.MOVE, 60, NOW, move_to=target), target, "other")
     assert (moved.pool_id, moved.name, moved.drain, moved.schedulable) == (target, "other", None, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "elsewhere"), [(LoanState.MOVING, LoanState.ENDED), (LoanState.RETURNING, LoanState.LENT)]
+)
+def test_loan_when_an_operator_sends_its_node_to_a_third_pool_then_it_does_not_go_on(
+    state: LoanState, elsewhere: LoanState
+) -> None:
+    lent = node()
+    home, keeper = (lent.pool_id, PoolId.new()) if state is LoanState.MOVING else (PoolId.new(), lent.pool_id)
+    loan = LoanView(
+        loan_id=LoanId.new(),
+        node_id=lent.id,
+        node_name=lent.name,
+        from_pool_id=home,
+        to_pool_id=keeper,
+        threshold="cpu",
+        amount=1000,
+        state=state,
+        state_since=NOW,
+        reason="short",
+        asked_at=NOW,
+        generation=2,
+    )
+    on_its_way = request_drain(lent, CordonReason.MOVE, 60, NOW, move_to=destination_of(loan))
+    assert observe_loan(loan, on_its_way, 60, NOW) is loan
+    turned = request_drain(on_its_way, CordonReason.MOVE, 60, NOW, move_to=PoolId.new())
+    assert observe_loan(loan, turned, 60, NOW).state is elsewhere
 
 
 def test_view_when_labels_conflict_then_those_of_the_join_win() -> None:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from millpond_contracts.bodies.loans import LoanState, LoanView
 from millpond_contracts.bodies.nodes import NodeState
+from millpond_contracts.ids import PoolId
 from millpond_registry.domain.nodes import Node
 
 OPEN = frozenset({LoanState.MOVING, LoanState.LENT, LoanState.RETURNING})
@@ -56,6 +57,16 @@ def enter_loan_state(loan: LoanView, state: LoanState, reason: str, now: datetim
     )
 
 
+def destination_of(loan: LoanView) -> PoolId:
+    """Where the node of an open loan goes, or is."""
+    return loan.from_pool_id if loan.state is LoanState.RETURNING else loan.to_pool_id
+
+
+def moves_to(node: Node, pool_id: PoolId) -> bool:
+    """Whether the node is being emptied to enter this pool; an operator may have sent it to another meanwhile."""
+    return node.drain is not None and node.drain.move_to == pool_id
+
+
 def observe_loan(loan: LoanView, node: Node | None, return_after_seconds: int, now: datetime) -> LoanView:
     """The loan after what became of its node since; the same object when nothing did.
 
@@ -68,16 +79,20 @@ def observe_loan(loan: LoanView, node: Node | None, return_after_seconds: int, n
     if node.pool_id not in (loan.from_pool_id, loan.to_pool_id):
         return enter_loan_state(loan, LoanState.ENDED, "the node was moved to a third pool", now)
     is_there = node.pool_id == loan.to_pool_id
-    is_moving = node.drain is not None and node.drain.move_to is not None
+    is_moving = moves_to(node, destination_of(loan))
     if loan.state is LoanState.MOVING:
         if is_there:
             arrived = enter_loan_state(loan, LoanState.LENT, loan.reason, now)
             return arrived.model_copy(
                 update={"arrived_at": now, "due_at": now + timedelta(seconds=return_after_seconds)}
             )
-        return loan if is_moving else enter_loan_state(loan, LoanState.ENDED, "the move was called off", now)
+        return (
+            loan
+            if is_moving
+            else enter_loan_state(loan, LoanState.ENDED, "the move was called off, or led elsewhere", now)
+        )
     if not is_there:
         return enter_loan_state(loan, LoanState.RETURNED, loan.reason, now)
     if loan.state is LoanState.RETURNING and not is_moving:
-        return enter_loan_state(loan, LoanState.LENT, "the return was called off", now)
+        return enter_loan_state(loan, LoanState.LENT, "the return was called off, or led elsewhere", now)
     return loan

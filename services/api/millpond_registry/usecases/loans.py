@@ -20,7 +20,7 @@ from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import UnitOfWork
 from millpond_registry.domain.capacity import Tally, available_of
-from millpond_registry.domain.loans import OPEN, enter_loan_state, observe_loan
+from millpond_registry.domain.loans import OPEN, destination_of, enter_loan_state, moves_to, observe_loan
 from millpond_registry.domain.nodes import remove_cordon, request_drain
 from millpond_registry.domain.replenishment import CallOff, IdleNode, Lend, PoolRoom, Return, Short, Situation, Step
 from millpond_registry.store import allocations, capacity, loans, nodes, pools
@@ -195,7 +195,7 @@ async def _call_off(unit: UnitOfWork, step: CallOff) -> None:
     if loan is None or loan.generation != step.loan.generation:
         return
     node = await nodes.lock_node(unit, loan.node_id)
-    if node is None or node.drain is None or node.drain.reason is not CordonReason.MOVE:
+    if node is None or not moves_to(node, destination_of(loan)):
         return
     await save_node(unit, node, remove_cordon(node, CordonReason.MOVE), NodeCordoned)
     stays = LoanState.ENDED if loan.state is LoanState.MOVING else LoanState.LENT
@@ -216,7 +216,7 @@ async def _move(
     home = loan.from_pool_id if target == loan.to_pool_id else loan.to_pool_id
     if node is None or node.pool_id != home:
         return False
-    if node.drain is not None and node.drain.reason is not CordonReason.MOVE:
+    if node.drain is not None and not moves_to(node, target):
         return False
     if only_idle and (not node.schedulable or await allocations.count_live(unit, node.id)):
         return False
