@@ -18,7 +18,7 @@ from millpond.stack.launch import launch
 from millpond.stack.processes import ProcessState, python_command
 from tests.system.chaos.fleets import Fleet
 from tests.system.chaos.load import ChaosLoad
-from tests.system.chaos.plan import SERVICES, FaultKind, PlannedFault
+from tests.system.chaos.plan import SERVICES, TARGETS, FaultKind, PlannedFault
 from tests.system.stack import Stack
 
 RECOVERY_SECONDS = 60.0
@@ -90,6 +90,17 @@ async def _kill(stage: Stage, fault: PlannedFault) -> bool:
     else:
         old = stage.stack.signal(fault.target, signal.SIGKILL)
         await _wait_until_gone(stage, fault.target, old)
+    return True
+
+
+async def _kill_all(stage: Stage, fault: PlannedFault) -> bool:
+    """Every process but the engines, at once."""
+    names, _ = TARGETS[FaultKind.KILL]
+    mine = [name for name in names if name not in stage.fleets]
+    for name in mine:
+        stage.stack.signal(name, signal.SIGKILL)
+    for fleet in stage.fleets.values():
+        await asyncio.to_thread(fleet.restart)
     return True
 
 
@@ -224,6 +235,7 @@ async def _poison_event(stage: Stage, fault: PlannedFault) -> bool:
 
 DOING: Mapping[FaultKind, Callable[[Stage, PlannedFault], Awaitable[bool]]] = {
     FaultKind.KILL: _kill,
+    FaultKind.KILL_ALL: _kill_all,
     FaultKind.TERMINATE: _terminate,
     FaultKind.FREEZE: _freeze,
     FaultKind.BEFORE_COMMIT: _die_at_point,

@@ -19,6 +19,7 @@ class FaultKind(StrEnum):
     """What can be done to a stack. The fail points have the kernel's names."""
 
     KILL = "kill"
+    KILL_ALL = "kill_all"
     TERMINATE = "terminate"
     FREEZE = "freeze"
     BEFORE_COMMIT = "before_commit"
@@ -47,6 +48,7 @@ _BEYOND_LEASE = (2.0 * BRITTLE_LEASE_SECONDS, 2.0 * BRITTLE_LEASE_SECONDS)
 # Kind -> (what it may be done to, the shortest and the longest time it lasts in seconds).
 TARGETS: Final[dict[FaultKind, tuple[Sequence[str], tuple[float, float]]]] = {
     FaultKind.KILL: ((*HTTP, *WORKERS, "celery", "gateway", "agent", STEADY), (0, 0)),
+    FaultKind.KILL_ALL: (("all",), (0, 0)),
     FaultKind.TERMINATE: ((*HTTP, *WORKERS, "celery", "gateway"), (0, 0)),
     FaultKind.FREEZE: ((*HTTP, *WORKERS, STEADY), (1, 6)),
     FaultKind.BEFORE_COMMIT: ((*HTTP, *WORKERS), (0, 0)),
