@@ -98,8 +98,8 @@ def render_page(name: str, lines: Sequence[Line]) -> str:
             "",
             f"In {len(lines)} runs, of {sums['acknowledged']:,} acknowledged operations {sums['lost']} were lost and"
             f" {sums['doubled']} took effect twice; {sums['overallocated']} times more was given away than there"
-            f" is, and {sums['statement_mismatches']} figures of bills differed from the reference model. {failed} runs failed."
-            f" After a fault everything was well again within {recovery:g} s.",
+            f" is, and {sums['statement_mismatches']} figures of bills differed from the reference model."
+            f" {failed} runs failed. After a fault everything was well again within {recovery:g} s.",
             "",
             f"Faults: {sum(faults.values()):,} ({told}).",
             "",
