@@ -95,7 +95,7 @@ def devices_in_short(devices: tuple[DeviceView, ...]) -> str:
 
 @node.command("show")
 def show_node(context: typer.Context, name: NodeArgument, output: OutputOption = Output.TABLE) -> None:
-    """Show one machine with its devices and what its agent found wrong."""
+    """Show one machine with its devices and what was found wrong."""
     client = connect(context)
     found = client.nodes.get(name)
     fields: list[tuple[str, RenderableType]] = [
@@ -130,7 +130,7 @@ def show_node(context: typer.Context, name: NodeArgument, output: OutputOption =
         console.print(fitting_table(console, found.devices, _DEVICE_COLUMNS))
     conditions = list(client.nodes.conditions(found.node_id))
     if conditions:
-        heading(out(), "what its agent found wrong")
+        heading(out(), "what was found wrong")
         out().print(list_table(conditions, _CONDITION_COLUMNS))
 
 
@@ -199,7 +199,7 @@ def cordon(context: typer.Context, name: NodeArgument, output: OutputOption = Ou
 
 @node.command()
 def uncordon(context: typer.Context, name: NodeArgument, output: OutputOption = Output.TABLE) -> None:
-    """Let new work start on a machine again (takes back cordon and drain)."""
+    """Let new work start on a machine again (takes back cordon, drain and quarantine)."""
     client = connect(context)
     view = client.nodes.uncordon(client.nodes.get(name).node_id)
     left = "" if not view.cordon_reasons else f", but still: {', '.join(view.cordon_reasons)}"

@@ -26,6 +26,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
 
         app.state.bell = NodeBell(kernel.redis, chosen.redis_prefix)
         app.state.mirror = Mirror(policy=chosen.policy(), max_age_seconds=chosen.plan_seconds)
+        app.state.quarantine = chosen.quarantine()
         app.state.logs = LogFolder(chosen.log_folder)
         app.state.waiters = Waiters(kernel.redis, chosen.redis_prefix, list_ordered)
         app.state.waiters.start()

@@ -10,6 +10,7 @@ from millpond_contracts.bodies.jobs import AttributeName, TaskKind
 from millpond_kernel.settings import ServiceSettings
 from millpond_scheduler.domain.distance import DEFAULT_PROFILES, MAX_WEIGHT, DistanceRules, Wish
 from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.quarantine import QuarantineRules
 
 
 class AttributeWish(BaseModel):
@@ -60,7 +61,21 @@ class Settings(ServiceSettings):
     freeze_seconds: int = Field(
         3600, ge=0, le=604_800, description="after its lease a silent node is then given up, whatever the others do"
     )
+    quarantine_failures: int = Field(
+        5,
+        ge=0,
+        le=1000,
+        description="different jobs that fail on a node in a row at once before it is closed; 0 = never",
+    )
+    quarantine_seconds: int = Field(10, ge=1, le=3600, description="how soon after its start a job fails at once")
+    quarantine_percent: int = Field(
+        25, ge=1, le=100, description="most of a pool's nodes that are closed so; one at least where others stay open"
+    )
     recount_seconds: float = Field(30.0, ge=1, le=3600, description="interval of the recount of guards and usage")
+
+    def quarantine(self) -> QuarantineRules:
+        """When a node that fails job after job is closed."""
+        return QuarantineRules(self.quarantine_failures, self.quarantine_seconds, self.quarantine_percent)
 
     def policy(self) -> Policy:
         """What the leader decides by, and what plans are made by."""

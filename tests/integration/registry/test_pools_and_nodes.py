@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from millpond_contracts.events.scheduler import NodeEmptied
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.events.scheduler import NodeEmptied, NodeQuarantined
 from millpond_contracts.ids import NodeId, TenantId
 from millpond_kernel.db import SYSTEM, TenantScope
 from millpond_registry.store.pools import read_all_pools
 from millpond_registry.usecases.beginnings import prepare
-from millpond_registry.usecases.nodes import take_emptied
+from millpond_registry.usecases.nodes import take_emptied, take_quarantined
 from tests.factories.registry import Agent, inventory
 from tests.integration.registry.conftest import Registry
 
@@ -120,15 +121,43 @@ async def test_cordon_when_owners_differ_then_each_removes_only_its_own(registry
     agent = await ready_agent(registry)
     path = f"/v1/nodes/{agent.node_id}"
     async with registry.database.begin(SYSTEM) as unit:
-        await unit.execute("UPDATE node SET cordon_reasons = '{health}'")
+        await unit.execute("UPDATE node SET cordon_reasons = '{scale_in}'")
     both = (await registry.operator("POST", f"{path}/cordon", {}, expect=200)).json()
-    assert (both["cordon_reasons"], both["schedulable"]) == (["health", "operator"], False)
+    assert (both["cordon_reasons"], both["schedulable"]) == (["operator", "scale_in"], False)
     again = (await registry.operator("POST", f"{path}/cordon", {}, expect=200)).json()
     assert again["generation"] == both["generation"]
     left = (await registry.operator("POST", f"{path}/uncordon", {}, expect=200)).json()
-    assert (left["cordon_reasons"], left["schedulable"]) == (["health"], False)
+    assert (left["cordon_reasons"], left["schedulable"]) == (["scale_in"], False)
     stale = await registry.operator("POST", f"{path}/cordon", {"generation": 1})
     assert (stale.status_code, stale.json()["code"]) == (409, "kernel.generation.stale")
+
+
+async def test_node_when_jobs_fail_there_in_a_row_then_closed_with_the_reason_until_an_operator_opens_it_h11(
+    registry: Registry,
+) -> None:
+    agent = await ready_agent(registry)
+    path = f"/v1/nodes/{agent.node_id}"
+    event = NodeQuarantined(
+        node_id=NodeId.parse(agent.node_id),
+        failures=5,
+        within_seconds=10,
+        last_reason=EndReason.START_FAILED,
+        generation=1,
+    )
+    async with registry.database.begin(SYSTEM) as unit:
+        await take_quarantined(unit, event)
+    closed = await registry.node(agent)
+    assert (closed["state"], closed["cordon_reasons"], closed["schedulable"]) == ("ready", ["health"], False)
+    (condition,) = (await registry.get(f"{path}/conditions"))["items"]
+    assert (condition["target"], condition["name"], condition["closed_at"]) == ("node", "quarantined", None)
+    assert "5 different jobs in a row" in condition["evidence"]
+    assert "start_failed" in condition["evidence"]
+    opened = (await registry.operator("POST", f"{path}/uncordon", {}, expect=200)).json()
+    assert (opened["cordon_reasons"], opened["schedulable"]) == ([], True)
+    (condition,) = (await registry.get(f"{path}/conditions"))["items"]
+    assert condition["closed_at"] is not None
+    actions = [row["action"] for row in (await registry.get("/v1/audit/registry"))["items"]]
+    assert "node.uncordon" in actions
 
 
 async def test_drain_when_scheduler_says_empty_then_marked_and_only_for_this_drain(registry: Registry) -> None:

@@ -76,7 +76,7 @@ async def get_inventory(request: Request, node_id: NodeId, caller: OperatorCalle
 
 @router.get("/{node_id}/conditions")
 async def list_conditions(request: Request, node_id: NodeId, caller: OperatorCaller) -> Page[ConditionView]:
-    """What the agent found wrong, open conditions first; at most 200."""
+    """What was found wrong by its agent, or by jobs that failed there; open conditions first, at most 200."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         await usecases.get_node(unit, node_id)
         rows = await heartbeats.list_conditions(unit, node_id)
@@ -97,7 +97,7 @@ async def cordon_node(
 async def uncordon_node(
     request: Request, response: Response, node_id: NodeId, body: CordonRequest, caller: NodeKeeper
 ) -> NodeView:
-    """Takes the caller's reasons back: an operator's cordon and drain, a service's scale-in; those of others stay."""
+    """Takes the caller's reasons back: an operator's cordon, drain and quarantine (`health`), a service's scale-in."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         view = await usecases.uncordon_node(unit, caller, node_id, body)
     return _tagged(response, view)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from millpond_contracts.bodies.nodes import (
+    Condition,
     CordonReason,
     CordonRequest,
     DrainRequest,
@@ -23,7 +24,7 @@ from millpond_contracts.events.registry import (
     NodeMoved,
     NodeRemoved,
 )
-from millpond_contracts.events.scheduler import NodeEmptied
+from millpond_contracts.events.scheduler import NodeEmptied, NodeQuarantined
 from millpond_contracts.ids import NodeId
 from millpond_contracts.resources import NodeInventory
 from millpond_kernel.audit import audit
@@ -43,9 +44,11 @@ from millpond_registry.domain.nodes import (
     request_drain,
 )
 from millpond_registry.domain.pools import unique_name
-from millpond_registry.store import allocations, capacity, nodes, pools
+from millpond_registry.store import allocations, capacity, heartbeats, nodes, pools
 from millpond_registry.store.clock import read_clock
 from millpond_registry.store.devices import devices_of
+
+_OF_OPERATORS = (CordonReason.OPERATOR, CordonReason.DRAIN, CordonReason.HEALTH)
 
 
 async def announce(
@@ -124,13 +127,18 @@ async def cordon_node(unit: UnitOfWork, caller: Principal, node_id: NodeId, requ
 
 
 async def uncordon_node(unit: UnitOfWork, caller: Principal, node_id: NodeId, request: CordonRequest) -> NodeView:
-    """The node without the caller's own reasons, a drain that the caller asked for included; those of others stay."""
+    """The node without the caller's own reasons, a drain that the caller asked for included; those of others stay.
+
+    Whether a node is well again is an operator's to say.
+    """
     node = await lock_existing_node(unit, node_id)
     check_generation(request.generation, node.generation)
-    own = (CordonReason.SCALE_IN,) if caller.role is Role.SERVICE else (CordonReason.OPERATOR, CordonReason.DRAIN)
+    own = (CordonReason.SCALE_IN,) if caller.role is Role.SERVICE else _OF_OPERATORS
     opened = node
     for reason in own:
         opened = remove_cordon(opened, reason)
+    if CordonReason.HEALTH in node.cordons - opened.cordons:
+        await heartbeats.put_conditions(unit, node.id, [_quarantine_condition(is_open=False)])
     return await _save_if_changed(unit, caller, node, opened, "node.uncordon")
 
 
@@ -210,6 +218,24 @@ async def take_emptied(unit: UnitOfWork, event: NodeEmptied) -> None:
         return
     name = unique_name(node.name, await nodes.names_in_pool(unit, target))
     await save_node(unit, node, enter_pool(node, target, name), NodeMoved, from_pool_id=node.pool_id)
+
+
+async def take_quarantined(unit: UnitOfWork, event: NodeQuarantined) -> None:
+    """Closes a node on which job after job failed, and keeps why; an operator's uncordon opens it again."""
+    node = await nodes.lock_node(unit, event.node_id)
+    if node is None or node.state is NodeState.REMOVED:
+        return
+    evidence = (
+        f"{event.failures} different jobs in a row failed within {event.within_seconds} s of their start, the last by"
+        f" {event.last_reason.value}"
+    )
+    await heartbeats.put_conditions(unit, node.id, [_quarantine_condition(is_open=True, evidence=evidence)])
+    # Also when it is closed already: the scheduler keeps the node closed until it is told so.
+    await save_node(unit, node, add_cordon(node, CordonReason.HEALTH), NodeCordoned)
+
+
+def _quarantine_condition(*, is_open: bool, evidence: str = "") -> Condition:
+    return Condition(target="node", name="quarantined", open=is_open, evidence=evidence)
 
 
 async def remove_node(unit: UnitOfWork, caller: Principal, node_id: NodeId, if_match: str) -> NodeView:

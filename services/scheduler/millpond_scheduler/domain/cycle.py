@@ -321,8 +321,11 @@ def _decide(batch: _Batch, task: QueuedTask, kept_rows: Collection[int]) -> Reje
     admission = admit(balance, batch.cache.get(task.request))
     if balance is not None and admission.reason is None:
         candidates = batch.cache.get(admission.request)
-        # 3. The best node that passes every filter.
-        row = candidates.find_best(kept_rows)
+        # 3. The best node that passes every filter; a retry goes back to where it failed only if there is no other.
+        failed_on = None if task.failed_on is None else batch.snapshot.find_row(task.failed_on)
+        row = None if failed_on is None else candidates.find_best([*kept_rows, failed_on])
+        if row is None:
+            row = candidates.find_best(kept_rows)
         if row is not None:
             _place(batch, task, balance, candidates, row)
             return None

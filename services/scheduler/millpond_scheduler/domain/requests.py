@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from millpond_contracts.bodies.jobs import TaskKind
 from millpond_contracts.ecosystem import EcosystemRequirement
-from millpond_contracts.ids import JobId, PoolId, TaskId, TenantId, VirtualPoolId
+from millpond_contracts.ids import JobId, NodeId, PoolId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import MAX_COUNT, MAX_CPU_MILLI, MAX_MEMORY_MIB, WHOLE_DEVICE_MILLI
 from millpond_contracts.resources import DeviceKind
 
@@ -92,7 +92,10 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class QueuedTask:
-    """One waiting attempt. `queued_at_us` is the first attempt's instant, so that a retry keeps its place."""
+    """One waiting attempt. `queued_at_us` is the first attempt's instant, so that a retry keeps its place.
+
+    `failed_on` is the node where the former attempt failed: it is taken only when no other is free.
+    """
 
     id: TaskId
     job: JobId
@@ -101,6 +104,7 @@ class QueuedTask:
     priority: int
     queued_at_us: int
     gang: Gang | None = None
+    failed_on: NodeId | None = None
 
     @property
     def order_key(self) -> tuple[int, int, int]:

@@ -12,6 +12,7 @@ from millpond_scheduler.domain.freezing import FreezeRules
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.providers.log_folder import LogStore
 from millpond_scheduler.store import logs
+from millpond_scheduler.store.fast_failures import forget_failures
 from millpond_scheduler.usecases.leases import (
     extend_all,
     find_expired,
@@ -111,6 +112,7 @@ class Upkeep:
             for allocation in old:
                 await self.logs.remove(allocation)
             async with self.database.begin(SYSTEM) as unit:
+                await forget_failures(unit, now - timedelta(days=1))
                 await logs.delete_logs(unit, old)
                 ended = await delete_ended_jobs(unit, now - timedelta(days=self.rules.history_days))
             if len(old) < BATCH and ended < BATCH:

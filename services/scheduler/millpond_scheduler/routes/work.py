@@ -56,4 +56,4 @@ async def report_work(request: Request, caller: NodeCaller, body: ReportBatch) -
     """Takes facts about the node's allocations; those in `rejected` must not be sent again."""
     kernel: Kernel = request.app.state.kernel
     async with kernel.database.begin(SYSTEM) as unit:
-        return await take_reports(unit, node_call(caller), body)
+        return await take_reports(unit, node_call(caller), body, request.app.state.quarantine)

@@ -180,7 +180,7 @@ async def list_waiting(unit: UnitOfWork, tasks: Sequence[UUID] | None) -> list[a
     """Waiting tasks (None = all) with what the leader needs of their jobs, but their jobs' specifications."""
     return await unit.fetch(
         "SELECT t.id, t.job_id, t.tenant_id, t.virtual_pool_id, t.group_name, t.index, t.attempt, t.priority,"
-        " t.queued_at FROM task t WHERE t.state = 'pending' AND ($1::uuid[] IS NULL OR t.id = ANY($1))",
+        " t.queued_at, t.failed_on FROM task t WHERE t.state = 'pending' AND ($1::uuid[] IS NULL OR t.id = ANY($1))",
         tasks,
     )
 

@@ -74,6 +74,7 @@ task = Table(
     Column("message", Text, nullable=True),
     Column("exit_code", Integer, nullable=True),
     UniqueConstraint("job_id", "group_name", "index", name="task_place"),
+    Column("failed_on", Uuid, nullable=True),
 )
 
 Index(
@@ -226,7 +227,19 @@ node_guard = Table(
     Column("free_milli", ARRAY(Integer), nullable=False),
     Column("free_mib", ARRAY(Integer), nullable=False),
     Column("emptied_generation", BigInteger, nullable=True),
+    Column("quarantined_at", INSTANT, nullable=True),
 )
+
+# Jobs that failed on a node as soon as they had started; `forgiven` once the node has worked since.
+fast_failure = Table(
+    "fast_failure",
+    metadata,
+    Column("node_id", Uuid, primary_key=True),
+    Column("job_id", Uuid, primary_key=True),
+    Column("at", INSTANT, nullable=False),
+    Column("forgiven", Boolean, nullable=False, server_default=text("false")),
+)
+Index("fast_failure_job", fast_failure.c.job_id)
 
 usage = Table(
     "usage",

@@ -7,7 +7,7 @@ from uuid import UUID
 import asyncpg
 
 from millpond_contracts.bodies.bills import PriceVersionView
-from millpond_contracts.bodies.nodes import NodeState, NodeView
+from millpond_contracts.bodies.nodes import CordonReason, NodeState, NodeView
 from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.bodies.tenants import Limits, ProjectView, QueuePolicy, VirtualPoolView
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
@@ -34,12 +34,17 @@ async def write_node(unit: UnitOfWork, node: NodeView) -> bool:
 
 
 async def write_guard(unit: UnitOfWork, node: NodeView, *, is_open: bool) -> None:
-    """Makes or renews a node's counters from its totals; after a change of these the caller counts anew."""
+    """Makes or renews a node's counters from its totals; after a change of these the caller counts anew.
+
+    A quarantine lasts until the registry keeps it, as a cordon for health.
+    """
     await unit.execute(
         "INSERT INTO node_guard AS g (node_id, pool_id, open, incarnation, layout, total_cpu_milli, total_memory_mib,"
         " device_count, device_ids, total_mib, free_cpu_milli, free_memory_mib, free_milli, free_mib)"
         " VALUES ($1, $2, $3, $4, 1, $5, $6, $7, $8, $9, $5, $6, $10, $9)"
-        " ON CONFLICT (node_id) DO UPDATE SET pool_id = excluded.pool_id, open = excluded.open,"
+        " ON CONFLICT (node_id) DO UPDATE SET pool_id = excluded.pool_id,"
+        " open = excluded.open AND g.quarantined_at IS NULL,"
+        " quarantined_at = CASE WHEN NOT $11 THEN g.quarantined_at END,"
         " incarnation = excluded.incarnation,"
         " layout = g.layout + (g.device_ids <> excluded.device_ids)::int,"
         " total_cpu_milli = excluded.total_cpu_milli, total_memory_mib = excluded.total_memory_mib,"
@@ -57,6 +62,7 @@ async def write_guard(unit: UnitOfWork, node: NodeView, *, is_open: bool) -> Non
         [str(device.device_id) for device in node.devices],
         [device.memory_mib or 0 for device in node.devices],
         [1000 for _ in node.devices],
+        CordonReason.HEALTH in node.cordon_reasons,
     )
 
 
@@ -143,7 +149,8 @@ async def write_price(unit: UnitOfWork, price: PriceVersionView) -> bool:
 async def list_nodes(unit: UnitOfWork, nodes: Sequence[UUID] | None) -> list[asyncpg.Record]:
     """Node views (None = all that are not removed) with their counters' layout and whether they poll."""
     return await unit.fetch(
-        "SELECT v.node_id, v.body, v.removed, g.layout, coalesce(l.silent, true) AS silent"
+        "SELECT v.node_id, v.body, v.removed, g.layout, coalesce(l.silent, true) AS silent,"
+        " g.quarantined_at IS NOT NULL AS quarantined"
         " FROM node_view v JOIN node_guard g USING (node_id) LEFT JOIN node_lease l USING (node_id)"
         " WHERE CASE WHEN $1::uuid[] IS NULL THEN NOT v.removed ELSE v.node_id = ANY($1) END",
         nodes,
@@ -182,7 +189,7 @@ async def list_prices(unit: UnitOfWork, now: datetime) -> list[asyncpg.Record]:
 async def list_node_versions(unit: UnitOfWork) -> list[asyncpg.Record]:
     """Every node that is not removed: what tells whether it is as it was."""
     return await unit.fetch(
-        "SELECT v.node_id, v.generation, coalesce(l.silent, true) AS silent"
+        "SELECT v.node_id, v.generation, coalesce(l.silent, true) AS silent, g.quarantined_at"
         " FROM node_view v JOIN node_guard g USING (node_id) LEFT JOIN node_lease l USING (node_id) WHERE NOT v.removed"
     )
 

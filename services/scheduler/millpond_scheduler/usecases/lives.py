@@ -22,6 +22,7 @@ from millpond_contracts.events.scheduler import (
 )
 from millpond_contracts.ids import JobId, TaskId
 from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.domain.quarantine import NODE_SUSPECT
 from millpond_scheduler.domain.states import (
     IllegalTransition,
     is_final,
@@ -296,9 +297,9 @@ async def _write_tasks(unit: UnitOfWork, lives: Sequence[Life], now: datetime) -
         "UPDATE task t SET state = CASE WHEN x.again THEN 'pending' ELSE x.s END, state_since = $8,"
         " attempt = t.attempt + x.again::int, allocation_id = CASE WHEN x.again THEN NULL ELSE t.allocation_id END,"
         " reason = CASE WHEN x.again THEN NULL ELSE x.r END, message = CASE WHEN x.again THEN NULL ELSE x.m END,"
-        " exit_code = CASE WHEN x.again THEN NULL ELSE x.e END"
-        " FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bool[], $7::int[])"
-        " AS x(id, s, r, m, e, again, n) WHERE t.id = x.id AND t.attempt = x.n",
+        " exit_code = CASE WHEN x.again THEN NULL ELSE x.e END, failed_on = CASE WHEN x.again THEN x.f END"
+        " FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::int[], $6::bool[], $7::int[], $9::uuid[])"
+        " AS x(id, s, r, m, e, again, n, f) WHERE t.id = x.id AND t.attempt = x.n",
         [life.record.task for life in lives],
         [life.task_state.value for life in lives],
         [None if life.record.reason is None else life.record.reason.value for life in lives],
@@ -307,6 +308,7 @@ async def _write_tasks(unit: UnitOfWork, lives: Sequence[Life], now: datetime) -
         [life.retries for life in lives],
         [life.record.attempt for life in lives],
         now,
+        [life.record.node if life.record.reason in NODE_SUSPECT else None for life in lives],
     )
     if touched != len(lives):
         raise IllegalTransition(lives[0].task_state, lives[0].task_state)

@@ -142,7 +142,7 @@ def apply_nodes(shard: Shard, rows: Sequence[asyncpg.Record]) -> None:
             continue
         shard.layouts[node.node_id] = row["layout"]
         shard.devices.update({device.device_id: device for device in node.devices})
-        shard.snapshot.upsert_node(node_record(node, silent=row["silent"]))
+        shard.snapshot.upsert_node(node_record(node, silent=row["silent"], quarantined=row["quarantined"]))
 
 
 async def _reread_live(unit: UnitOfWork, shard: Shard, nodes: Iterable[UUID]) -> None:
@@ -177,6 +177,7 @@ async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | N
                 request=group.request,
                 priority=row["priority"],
                 queued_at_us=microseconds_of(row["queued_at"]),
+                failed_on=None if row["failed_on"] is None else NodeId.of(row["failed_on"]),
                 gang=Gang(job.id, row["group_name"], group.gang_size) if group.gang_size else None,
             ),
             facts=job,

@@ -38,7 +38,7 @@ class Mirror:
     published: list[PublishedPrices] = field(default_factory=list)
     as_of: datetime | None = None
     looked_at: float = 0.0
-    nodes: dict[UUID, tuple[int, bool]] = field(default_factory=dict)
+    nodes: dict[UUID, tuple[int, bool, datetime | None]] = field(default_factory=dict)
 
     def is_fresh(self) -> bool:
         """Whether it is young enough to plan on."""
@@ -68,7 +68,8 @@ async def refresh_mirror(unit: UnitOfWork, mirror: Mirror) -> None:
 
 
 async def _refresh_nodes(unit: UnitOfWork, mirror: Mirror) -> None:
-    found = {row["node_id"]: (row["generation"], row["silent"]) for row in await views.list_node_versions(unit)}
+    rows = await views.list_node_versions(unit)
+    found = {row["node_id"]: (row["generation"], row["silent"], row["quarantined_at"]) for row in rows}
     changed = [node for node, version in found.items() if mirror.nodes.get(node) != version]
     if changed:
         apply_nodes(mirror.shard, await views.list_nodes(unit, changed))

@@ -8,7 +8,7 @@ import asyncpg
 
 from millpond_contracts.bodies.allocations import AllocationState
 from millpond_contracts.bodies.jobs import DeviceRequest, Preferences, Requirements, Toleration, minimum_value
-from millpond_contracts.bodies.nodes import DeviceView, NodeState, NodeView
+from millpond_contracts.bodies.nodes import CordonReason, DeviceView, NodeState, NodeView
 from millpond_contracts.bodies.pools import PoolIsolation, PoolView
 from millpond_contracts.ids import PoolId, PriceVersionId, TenantId
 from millpond_contracts.prices import PublishedPrices, Sku
@@ -25,8 +25,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 USABLE_HEALTH = frozenset({DeviceHealth.HEALTHY, DeviceHealth.DEGRADED})
 
 
-def node_record(node: NodeView, *, silent: bool) -> NodeRecord:
-    """A node for the snapshot. One that does not poll takes no work, whatever the registry last heard."""
+def node_record(node: NodeView, *, silent: bool, quarantined: bool = False) -> NodeRecord:
+    """A node for the snapshot. One that does not poll takes no work, whatever the registry last heard.
+
+    Nor does one that failed job after job, of which the registry has yet to hear.
+    """
     state = NodeState.UNREACHABLE if silent and node.state is NodeState.READY else node.state
     return NodeRecord(
         id=node.node_id,
@@ -43,7 +46,7 @@ def node_record(node: NodeView, *, silent: bool) -> NodeRecord:
         labels=node.labels,
         name=node.name,
         state=state,
-        cordons=frozenset(node.cordon_reasons),
+        cordons=frozenset((*node.cordon_reasons, CordonReason.HEALTH) if quarantined else node.cordon_reasons),
         isolation=node.isolation,
         incarnation=node.incarnation,
         version=node.generation,

@@ -10,12 +10,16 @@ from millpond_contracts.bodies.allocations import AllocationState, EndReason
 from millpond_contracts.bodies.work import RejectedReport, ReportAnswer, ReportBatch, ReportKind, TaskReport
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.domain.quarantine import QuarantineRules
 from millpond_scheduler.store.node_leases import Exchange, find_lease
 from millpond_scheduler.usecases.lives import Life, lock_lives, write_lives
+from millpond_scheduler.usecases.quarantine import judge_nodes
 from millpond_scheduler.usecases.work import NodeCall, check_session
 
 
-async def take_reports(unit: UnitOfWork, call: NodeCall, batch: ReportBatch) -> ReportAnswer:
+async def take_reports(
+    unit: UnitOfWork, call: NodeCall, batch: ReportBatch, quarantine: QuarantineRules | None = None
+) -> ReportAnswer:
     """Applies a batch; what cannot belong to this node or epoch is named in `rejected`, the rest is durable.
 
     Raises:
@@ -40,6 +44,7 @@ async def take_reports(unit: UnitOfWork, call: NodeCall, batch: ReportBatch) -> 
             continue
         _apply(life, report, _instant_of(report, life, exchanges, now))
     await write_lives(unit, lives, now)
+    await judge_nodes(unit, lives, quarantine or QuarantineRules(), now)
     return ReportAnswer(server_at=now, accepted=len(batch.reports) - len(rejected), rejected=rejected)
 
 

@@ -1,6 +1,6 @@
 """Events of the scheduler. Allocation events carry the whole allocation; no event carries command or environment."""
 
-from millpond_contracts.bodies.allocations import AllocationView
+from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.bodies.jobs import JobView
 from millpond_contracts.bodies.scaling import PoolDemand
 from millpond_contracts.events.envelope import Event
@@ -119,6 +119,23 @@ class DemandChanged(Event):
 
     def generation_of(self) -> int:
         return self.demand.generation
+
+
+class NodeQuarantined(Event):
+    """So many jobs in a row failed on a node within seconds of their start that nothing new goes there. An alarm."""
+
+    type = "scheduler.node_quarantined.v1"
+    node_id: NodeId
+    failures: int
+    within_seconds: int
+    last_reason: EndReason
+    generation: int
+
+    def subject(self) -> str:
+        return f"{self.node_id}/quarantine"
+
+    def generation_of(self) -> int:
+        return self.generation
 
 
 class EvacuationFrozen(Event):
