@@ -125,8 +125,9 @@ def _groups() -> Check:
         return Check(
             "isolation",
             Finding.ATTENTION,
-            "not root: tasks run as you, without limits where no control group is delegated",
-            "run the agent as root to give each task a user and limits of its own",
+            "not root: tasks run as you and can read what you can, this stack's keys and data among it;"
+            " without limits where no control group is delegated",
+            "run only what you trust, or run the agent as root to give each task a user and limits of its own",
         )
     roots = [Path("/sys/fs/cgroup/cgroup.controllers"), Path("/sys/fs/cgroup/memory")]
     found = next((path for path in roots if path.exists()), None)

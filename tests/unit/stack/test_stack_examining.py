@@ -1,5 +1,6 @@
 """What `millpond doctor` finds: on a stack that does not run, that is well, and that is not."""
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,6 +71,15 @@ def test_doctor_when_all_is_well_then_each_service_and_node_is_good(running: Sta
     checks = look(running, api)
     assert {checks[name].finding for name in (*SERVICES, "nodes", "processes")} == {Finding.GOOD}
     assert {request.headers["Authorization"] for request in api.requests} == {"Bearer mp_key"}
+
+
+def test_doctor_when_not_root_then_it_says_what_tasks_can_read(
+    paths: StackPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = look(paths, None)["isolation"]
+    assert found.finding is Finding.ATTENTION
+    assert "keys and data" in found.found
 
 
 @pytest.mark.parametrize(

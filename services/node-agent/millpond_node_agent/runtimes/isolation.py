@@ -9,11 +9,14 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import millpond_node_agent
 from millpond_node_agent.runtimes.protocol import RefusalCode, RefusedTask, TaskSpec
 from millpond_node_agent.runtimes.visibility import visible_devices
 
@@ -21,6 +24,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RESERVED = "MILLPOND_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _LARGEST_ENVIRONMENT_BYTES = 1 << 20
+_PROBE_SECONDS = 10
 # CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_KILL, CAP_SETGID, CAP_SETUID: Linux capability numbers, capability.h
 _NEEDED_CAPABILITIES = (0, 1, 5, 6, 7)
 
@@ -93,6 +97,20 @@ def detect_user_range(
     return None
 
 
+@cache
+def can_hide_processes(python: str) -> bool:
+    """Whether tasks can be kept from seeing the processes of others here; tried once, in a child."""
+    if os.geteuid() != 0:
+        return False
+    imports = str(Path(millpond_node_agent.__file__).parent.parent)
+    code = f"import sys; sys.path.append({imports!r}); from millpond_node_agent.runtimes.hiding import probe; probe()"
+    command = [python, "-E", "-s", "-S", "-c", code]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=_PROBE_SECONDS, check=False).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
 class UserPool:
     """Hands out user numbers in turn, so that a number rests as long as possible before it is used again."""
 
@@ -156,13 +174,16 @@ def unreachable_parent(folder: Path) -> Path | None:
 
 
 def _check_environment(env: Mapping[str, str]) -> None:
+    # What is refused becomes an event, so that neither names nor values are told.
     for name, value in env.items():
         if not _NAME.match(name):
-            raise RefusedTask(RefusalCode.BAD_ENVIRONMENT, f"{name[:40]!r} is not a variable name")
+            raise RefusedTask(RefusalCode.BAD_ENVIRONMENT, "a variable's name is none")
         if name.startswith(_RESERVED):
-            raise RefusedTask(RefusalCode.BAD_ENVIRONMENT, f"{name[:40]!r}: names from {_RESERVED} on are reserved")
+            raise RefusedTask(
+                RefusalCode.BAD_ENVIRONMENT, f"a variable's name begins with {_RESERVED}, which is reserved"
+            )
         if "\0" in value:
-            raise RefusedTask(RefusalCode.BAD_ENVIRONMENT, f"the value of {name[:40]!r} holds a NUL byte")
+            raise RefusedTask(RefusalCode.BAD_ENVIRONMENT, "the value of a variable holds a NUL byte")
     if (
         sum(len(name) + len(value.encode(errors="surrogatepass")) for name, value in env.items())
         > _LARGEST_ENVIRONMENT_BYTES

@@ -19,6 +19,7 @@ from typing import NoReturn
 from millpond_node_agent.runtimes import runfolder
 from millpond_node_agent.runtimes.boottime import boot_id, monotonic_ms, start_ticks
 from millpond_node_agent.runtimes.groups import TaskGroup
+from millpond_node_agent.runtimes.hiding import hide_other_processes
 from millpond_node_agent.runtimes.logfile import LogWriter
 from millpond_node_agent.runtimes.runfolder import Document
 
@@ -30,6 +31,7 @@ _EMPTY_POLL_MS = 20
 _FENCE_POLL_MS = 5_000
 _LONGEST_POLL_MS = 60_000
 _KILL_PATIENCE_SECONDS = 0.5
+_COMMAND_FAILED = "cannot start the command's program"
 _NOT_FOUND = 127
 _NOT_STARTED = 126
 
@@ -116,11 +118,15 @@ class Launcher:
         os.close(failed)
         if words:
             self._message = words.decode("utf-8", "replace")
-            self._log.write(f"millpond: {self._message}\n".encode())
+            self._log.write(f"millpond: {self._message}\n".replace(_COMMAND_FAILED, self._named(), 1).encode())
         else:
             self._activate()
         os.write(self._tell, b"+")
         os.close(self._tell)
+
+    def _named(self) -> str:
+        """The failure with the program's name: the log is the tenant's own, the message becomes an event."""
+        return f"cannot start {self._plan['argv'][0]!r}"
 
     def _activate(self) -> None:
         self._active_ms = monotonic_ms()
@@ -254,6 +260,9 @@ def _become_task(plan: Document, group: TaskGroup, output: int, fail: int) -> No
     try:
         os.setsid()
         group.join()
+        if plan["hide_processes"]:
+            step = "cannot hide the processes of others"
+            hide_other_processes()
         step = "cannot take its user"
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
@@ -267,7 +276,7 @@ def _become_task(plan: Document, group: TaskGroup, output: int, fail: int) -> No
         _reset_signals()
         step = "cannot enter its work folder"
         os.chdir(plan["cwd"])
-        step = f"cannot start {plan['argv'][0]!r}"
+        step = _COMMAND_FAILED
         code = _NOT_FOUND
         os.execvpe(plan["argv"][0], plan["argv"], plan["env"])
     except BaseException as error:

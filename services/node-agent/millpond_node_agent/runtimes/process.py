@@ -26,6 +26,7 @@ from millpond_node_agent.runtimes.isolation import (
     TaskFolders,
     UserPool,
     UserRange,
+    can_hide_processes,
     detect_user_range,
     task_environment,
     unreachable_parent,
@@ -55,6 +56,7 @@ _LAUNCH_SECONDS = 30.0
 _LAUNCHER_PATIENCE_MS = 3_000  # after the grace, before the agent kills by itself
 _KILL_PATIENCE_SECONDS = 10.0
 _NO_USERS = "not root, or without the capabilities to change users: all tasks run as the agent's own user"
+_PROCESSES_SEEN = "no mount namespaces (CAP_SYS_ADMIN, Linux 5.8): tasks see one another's command lines in /proc"
 
 
 class UnreachableWorkFolder(ValueError):
@@ -92,6 +94,7 @@ class ProcessRuntime:
         self._cgroups = settings.cgroups or detect_cgroups()
         users = settings.users or detect_user_range()
         self._users = UserPool(users, settings.state_dir / "next_user") if users else None
+        self._hides_processes = users is not None and can_hide_processes(settings.python)
         if self._users:
             settings.work_dir.chmod(0o711)
             self._require_reachable()
@@ -99,6 +102,8 @@ class ProcessRuntime:
 
     def report(self) -> RuntimeReport:
         warnings = (*self._cgroups.warnings, *(() if self._users else (_NO_USERS,)))
+        if self._users and not self._hides_processes:
+            warnings += (_PROCESSES_SEEN,)
         limits = {0: "none", 1: "v1", 2: "v2"}[self._cgroups.version]
         return RuntimeReport("process", "user" if self._users else "none", limits, warnings)
 
@@ -224,6 +229,7 @@ class ProcessRuntime:
             "env": task_environment(spec, folders),
             "cwd": str(folders.work),
             "uid": document["group"]["uid"],
+            "hide_processes": self._hides_processes,
             "gids": list(device_groups(spec.terms.devices)),
             "group": document["group"],
             "grace_seconds": spec.terms.stop_grace_seconds,
