@@ -1,18 +1,22 @@
 """The chain with the real services: a machine joins, a job is placed on it, runs as a process, and its end is known."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import pytest
 
 from millpond_node_agent.agent import Agent
+from millpond_node_agent.observability import configure_logging
 from millpond_node_agent.settings import AgentSettings
 from tests.fakes.control_plane import serving
 from tests.integration.databases import MigratedDatabase
+from tests.integration.searching import SECRETS, redis_texts, tables_holding
 from tests.integration.services import Caller, Services, run_services
 from tests.waiting import eventually
 
@@ -29,6 +33,7 @@ class Chain:
     tenant: Caller
     virtual_pool: str
     agent: "asyncio.Task[Any]"
+    url: str
 
     async def submit(self, script: str, **changes: Any) -> str:
         """A job of one task that runs a shell script; returns its id."""
@@ -72,7 +77,7 @@ async def chain(migrated: MigratedDatabase, place: Path) -> AsyncIterator[Chain]
             running = asyncio.create_task(agent.run(stop))
             try:
                 await eventually(lambda: _is_ready(operator), 20)
-                yield await _tenant_chain(services, operator, pool["pool_id"], running)
+                yield await _tenant_chain(services, operator, pool["pool_id"], running, url)
             finally:
                 stop.set()
                 await asyncio.wait([running])
@@ -84,7 +89,9 @@ async def _is_ready(operator: Caller) -> bool:
     return bool(nodes) and nodes[0]["schedulable"]
 
 
-async def _tenant_chain(services: Services, operator: Caller, pool_id: str, agent: "asyncio.Task[Any]") -> Chain:
+async def _tenant_chain(
+    services: Services, operator: Caller, pool_id: str, agent: "asyncio.Task[Any]", url: str
+) -> Chain:
     tenant = (await operator("POST", "/v1/tenants", {"name": "acme"}, expect=201)).json()["tenant_id"]
     key_spec = {"name": "member", "role": "member", "tenant_id": tenant}
     key = (await operator("POST", "/v1/api-keys", key_spec, expect=201)).json()["secret"]
@@ -103,7 +110,7 @@ async def _tenant_chain(services: Services, operator: Caller, pool_id: str, agen
         return (await member("GET", f"/v1/queues/{virtual_pool}")).status_code == 200
 
     await eventually(known)
-    return Chain(operator, member, virtual_pool, agent)
+    return Chain(operator, member, virtual_pool, agent, url)
 
 
 async def test_job_when_submitted_then_it_runs_here_and_succeeds_with_its_log(chain: Chain) -> None:
@@ -128,3 +135,78 @@ async def test_job_when_it_fails_or_is_cancelled_then_that_is_its_end(chain: Cha
     assert (failed["tasks"][0]["reason"], failed["tasks"][0]["exit_code"]) == ("exit_code", 3)
     assert cancelled["tasks"][0]["allocation"]["reason"] == "cancelled"
     assert not chain.agent.done()
+
+
+ARGUMENT_CANARY, VALUE_CANARY = "canary-in-an-argument", "canary-in-a-variable"
+
+
+async def _watch(url: str, caller: Caller, service: str, heard: list[str]) -> None:
+    """Keeps what an open watch sends."""
+    headers = {"Authorization": f"Bearer {caller.credentials}"}
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=None) as http,
+        http.stream("GET", f"/v1/events/{service}?after=0", headers=headers) as answer,
+    ):
+        async for line in answer.aiter_lines():
+            heard.append(line)
+
+
+async def _stranger(chain: Chain) -> Caller:
+    """The administrator of a tenant that has nothing."""
+    tenant = (await chain.operator("POST", "/v1/tenants", {"name": "stranger"}, expect=201)).json()["tenant_id"]
+    spec = {"name": "admin", "role": "tenant_admin", "tenant_id": tenant}
+    key = (await chain.operator("POST", "/v1/api-keys", spec, expect=201)).json()["secret"]
+    return Caller(chain.operator.http, key)
+
+
+async def _fail_in_every_way(chain: Chain) -> list[str]:
+    """Jobs whose program is missing, that fail, run too long, or can never start; and some that are refused."""
+    run = {"env": {"TOKEN": VALUE_CANARY}}
+    missing = await chain.submit("", run={**run, "command": [f"/{ARGUMENT_CANARY}", ARGUMENT_CANARY]})
+    failing = await chain.submit("", run={**run, "command": ["/bin/sh", "-c", "exit 3", ARGUMENT_CANARY]})
+    long = {"run": {**run, "command": ["/bin/sh", "-c", "sleep 60", ARGUMENT_CANARY]}, "time_limit_seconds": 1}
+    too_long = await chain.submit("", **long)
+    for bad in ({"env": {"MILLPOND_X": VALUE_CANARY}}, {"env": VALUE_CANARY}, {"command": ARGUMENT_CANARY}):
+        group = {"resources": {"cpu_milli": 200, "memory_mib": 64}, "run": {"command": [ARGUMENT_CANARY], **bad}}
+        job = {"name": "job", "virtual_pool": chain.virtual_pool, "groups": [group]}
+        refused = await chain.tenant("POST", "/v1/jobs", job, expect=422)
+        assert ARGUMENT_CANARY not in refused.text
+        assert VALUE_CANARY not in refused.text
+    ended = [await chain.wait_for(job_id, "failed") for job_id in (missing, failing, too_long)]
+    assert [job["tasks"][0]["reason"] for job in ended] == ["start_failed", "exit_code", "time_limit"]
+    return [missing, failing, too_long]
+
+
+async def test_secrets_when_jobs_fail_in_every_way_then_only_their_tenant_reads_them(
+    chain: Chain, migrated: MigratedDatabase, capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure_logging("debug")
+    stranger, told = await _stranger(chain), {"tenant": list[str](), "stranger": list[str](), "operator": list[str]()}
+    callers = {"tenant": chain.tenant, "stranger": stranger, "operator": chain.operator}
+    watches = [asyncio.create_task(_watch(chain.url, callers[who], "scheduler", told[who])) for who in callers]
+    try:
+        jobs = await _fail_in_every_way(chain)
+        # Every end has been sent to the tenant; what a stranger's watch would send was sent by then.
+        await eventually(lambda: all(sum(job in line for line in told["tenant"]) >= 4 for job in jobs))
+    finally:
+        for watch in watches:
+            watch.cancel()
+        await asyncio.wait(watches)
+    assert [line for line in told["stranger"] if line and not line.startswith(": ")] == []
+    owner = await asyncpg.connect(migrated.owner_url)
+    try:
+        canaries = f"{ARGUMENT_CANARY}|{VALUE_CANARY}"
+        assert await tables_holding(owner, canaries) == {"scheduler.job"}
+        assert await tables_holding(owner, SECRETS.pattern) == set()
+    finally:
+        await owner.close()
+    texts = [text async for _, text in redis_texts(migrated.redis_url, migrated.redis_prefix)]
+    logs = capfd.readouterr().err
+    assert "task_ended" in logs
+    hidden = re.compile(f"{canaries}|{SECRETS.pattern}", re.ASCII)
+    for where, found in {
+        "logs": logs.splitlines(),
+        "redis": texts,
+        "watches": [*told["tenant"], *told["stranger"], *told["operator"]],
+    }.items():
+        assert [line for line in found if hidden.search(line)] == [], where

@@ -3,22 +3,18 @@
 import re
 
 import pytest
-from redis.asyncio import Redis
 
 from millpond_contracts.bodies.tenants import Role
 from tests.integration.hostile.bodies import bodies
 from tests.integration.hostile.routes import INTERNAL, PUBLISHERS, ROUTES
 from tests.integration.hostile.world import COMMAND_CANARY, ENVIRONMENT_CANARY, NAME_CANARY, World
+from tests.integration.searching import SECRETS, redis_texts, tables_holding
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="session")]
 
 CANARIES = (COMMAND_CANARY, ENVIRONMENT_CANARY)
 # Where the tenant itself reads what it submitted.
 DETAIL = "/v1/jobs/{job_id}"
-SEARCH = """
-SELECT format('%I.%I', n.nspname, c.relname) AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND n.nspname IN ('quota', 'registry', 'scheduler', 'billing', 'autoscaler')
-"""
 
 
 async def test_answers_when_read_by_anyone_then_command_and_environment_only_in_the_tenants_own_job(
@@ -50,28 +46,24 @@ async def test_open_pages_when_read_by_anyone_then_no_names_of_tenants(world: Wo
 
 
 async def test_tables_when_searched_then_command_and_environment_only_in_the_jobs_own(world: World) -> None:
-    holding = set()
-    for row in await world.owner.fetch(SEARCH):
-        query = f"SELECT count(*) FROM {row['name']} t WHERE to_jsonb(t)::text ~ $1"
-        if await world.owner.fetchval(query, "|".join(map(re.escape, CANARIES))):
-            holding.add(row["name"])
+    holding = await tables_holding(world.owner, "|".join(map(re.escape, CANARIES)))
     assert len(holding) == 1
     assert holding.pop().startswith("scheduler.job")
 
 
-async def test_streams_when_searched_then_no_command_and_no_environment(world: World) -> None:
+async def test_tables_when_searched_then_no_secret_as_it_was_given_out(world: World) -> None:
+    given = [*world.keys.values(), *world.others.values(), world.join_token, *world.bad_credentials.values()]
+    secrets = [key for key in given if SECRETS.search(key)]
+    assert len(secrets) >= 8
+    assert await tables_holding(world.owner, SECRETS.pattern) == set()
+
+
+async def test_redis_when_searched_then_no_command_no_environment_and_no_secret(world: World) -> None:
     settings = world.services.settings["scheduler"]
-    redis = Redis.from_url(settings.redis_url.get_secret_value())
-    read = 0
-    try:
-        async for key in redis.scan_iter(match=f"{settings.redis_prefix}*", _type="STREAM"):
-            for _, fields in await redis.xrange(key) or ():
-                read += 1
-                text = repr(fields)
-                assert not any(canary in text for canary in CANARIES), key
-    finally:
-        await redis.aclose()
-    assert read > 5
+    texts = [one async for one in redis_texts(settings.redis_url.get_secret_value(), settings.redis_prefix)]
+    assert len(texts) > 5
+    held = [name for name, text in texts if SECRETS.search(text) or any(canary in text for canary in CANARIES)]
+    assert held == []
 
 
 async def test_feeds_when_read_by_a_service_then_they_hold_the_job_without_its_command(world: World) -> None:
