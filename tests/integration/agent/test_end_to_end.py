@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 import httpx
 import pytest
+import structlog
 
 from millpond_node_agent.agent import Agent
 from millpond_node_agent.observability import configure_logging
@@ -177,10 +178,17 @@ async def _fail_in_every_way(chain: Chain) -> list[str]:
     return [missing, failing, too_long]
 
 
-async def test_secrets_when_jobs_fail_in_every_way_then_only_their_tenant_reads_them(
-    chain: Chain, migrated: MigratedDatabase, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def written(capfd: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFixture[str]]:
+    """Every line that services and agent log; asked for before them, so that it ends after them."""
     configure_logging("debug")
+    yield capfd
+    structlog.reset_defaults()
+
+
+async def test_secrets_when_jobs_fail_in_every_way_then_only_their_tenant_reads_them(
+    written: pytest.CaptureFixture[str], chain: Chain, migrated: MigratedDatabase
+) -> None:
     stranger, told = await _stranger(chain), {"tenant": list[str](), "stranger": list[str](), "operator": list[str]()}
     callers = {"tenant": chain.tenant, "stranger": stranger, "operator": chain.operator}
     watches = [asyncio.create_task(_watch(chain.url, callers[who], "scheduler", told[who])) for who in callers]
@@ -201,7 +209,7 @@ async def test_secrets_when_jobs_fail_in_every_way_then_only_their_tenant_reads_
     finally:
         await owner.close()
     texts = [text async for _, text in redis_texts(migrated.redis_url, migrated.redis_prefix)]
-    logs = capfd.readouterr().err
+    logs = written.readouterr().err
     assert "task_ended" in logs
     hidden = re.compile(f"{canaries}|{SECRETS.pattern}", re.ASCII)
     for where, found in {
