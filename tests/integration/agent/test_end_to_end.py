@@ -179,16 +179,16 @@ async def _fail_in_every_way(chain: Chain) -> list[str]:
 
 
 @pytest.fixture
-def written(capfd: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFixture[str]]:
-    """Every line that services and agent log; asked for before them, so that it ends after them."""
-    configure_logging("debug")
-    yield capfd
+def logging_given_back() -> Iterator[None]:
+    """Ends first, so that nothing logs into what was captured for a test that is over."""
+    yield
     structlog.reset_defaults()
 
 
 async def test_secrets_when_jobs_fail_in_every_way_then_only_their_tenant_reads_them(
-    written: pytest.CaptureFixture[str], chain: Chain, migrated: MigratedDatabase
+    chain: Chain, migrated: MigratedDatabase, capfd: pytest.CaptureFixture[str], logging_given_back: None
 ) -> None:
+    configure_logging("debug")
     stranger, told = await _stranger(chain), {"tenant": list[str](), "stranger": list[str](), "operator": list[str]()}
     callers = {"tenant": chain.tenant, "stranger": stranger, "operator": chain.operator}
     watches = [asyncio.create_task(_watch(chain.url, callers[who], "scheduler", told[who])) for who in callers]
@@ -209,7 +209,7 @@ async def test_secrets_when_jobs_fail_in_every_way_then_only_their_tenant_reads_
     finally:
         await owner.close()
     texts = [text async for _, text in redis_texts(migrated.redis_url, migrated.redis_prefix)]
-    logs = written.readouterr().err
+    logs = capfd.readouterr().err
     assert "task_ended" in logs
     hidden = re.compile(f"{canaries}|{SECRETS.pattern}", re.ASCII)
     for where, found in {
