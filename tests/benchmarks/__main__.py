@@ -16,14 +16,21 @@ import structlog
 from tests.benchmarks.figures import tell
 from tests.benchmarks.machine import describe_machine
 
-BENCHMARKS = ("planner", "scheduler", "http", "billing", "stack")
+BENCHMARKS = ("planner", "scheduler", "http", "billing", "stack", "load")
+LONG = ("load",)  # minutes; only when named
 
 
 def main() -> int:
     """Runs the benchmarks named, or all; the exit code tells whether all of them came to their end."""
     parser = argparse.ArgumentParser(prog="tests.benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}, or figures of theirs")
-    wanted = [name.partition(".")[0] for name in parser.parse_args().names] or list(BENCHMARKS)
+    parser.add_argument(
+        "names",
+        nargs="*",
+        help=f"of {', '.join(BENCHMARKS)}, or figures of theirs; without any all but {', '.join(LONG)}",
+    )
+    wanted = [name.partition(".")[0] for name in parser.parse_args().names] or [
+        name for name in BENCHMARKS if name not in LONG
+    ]
     unknown = sorted(set(wanted) - set(BENCHMARKS))
     if unknown:
         parser.error(f"there is no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")

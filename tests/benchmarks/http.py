@@ -5,16 +5,15 @@ The jobs wait at their limit, so that nothing but the submit is measured beside 
 """
 
 import asyncio
-import json
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self, cast
 from uuid import uuid4
 
 import uvloop
 
+from tests.benchmarks.connection import Connection, request, to_json
 from tests.benchmarks.figures import percentile, tell, tell_check
 from tests.benchmarks.owner import connect_owner, wait_until_quiet
 from tests.benchmarks.processes import cpu_ms_each, cpu_seconds, tree_of
@@ -80,7 +79,7 @@ async def _tell_runs(stack: Stack, tenant: Tenant, connections: int, suffix: str
 
 
 async def _run(port: int, tenant: Tenant, connections: int) -> Load:
-    body = json.dumps(job_body(tenant.virtual_pool, "bench", ["/bin/true"])).encode()
+    body = to_json(job_body(tenant.virtual_pool, "bench", ["/bin/true"]))
     opened = [await Connection.open(port) for _ in range(connections)]
     load, end = Load(), time.monotonic() + SECONDS
     try:
@@ -91,62 +90,13 @@ async def _run(port: int, tenant: Tenant, connections: int) -> Load:
     return load
 
 
-async def _submit_until(end: float, connection: "Connection", key: str, body: bytes, load: Load) -> None:
+async def _submit_until(end: float, connection: Connection, key: str, body: bytes, load: Load) -> None:
     while (began := time.monotonic()) < end:
-        head = (
-            f"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\n"
-            f"Content-Type: application/json\r\nIdempotency-Key: {uuid4().hex}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        status = await connection.exchange(head.encode() + body)
+        status, _ = await connection.exchange(request("POST", "/v1/jobs", key, body, uuid4().hex))
         if status == 201:
             load.latencies_ms.append((time.monotonic() - began) * 1000)
         else:
             load.refused.append(status)
-
-
-class Connection(asyncio.Protocol):
-    """One keep-alive connection with one request at a time; cheap, as it shares the cores with what it measures."""
-
-    def __init__(self) -> None:
-        self._received = b""
-        self._answer: asyncio.Future[int] | None = None
-        self._transport: asyncio.Transport | None = None
-
-    @classmethod
-    async def open(cls, port: int) -> Self:
-        """Connects to a port of this machine."""
-        _, protocol = await asyncio.get_running_loop().create_connection(cls, "127.0.0.1", port)
-        return protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-
-    async def exchange(self, request: bytes) -> int:
-        """Sends a request and returns the status of the whole answer."""
-        assert self._transport is not None
-        self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        return await self._answer
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        head, end, body = self._received.partition(b"\r\n\r\n")
-        if not end or self._answer is None:
-            return
-        lower = head.lower()
-        length = int(lower.partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
-        if len(body) >= length:
-            self._received = b""
-            self._answer.set_result(int(head[9:12]))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(error or ConnectionResetError("the server closed the connection"))
-
-    def close(self) -> None:
-        """Closes the connection."""
-        if self._transport is not None:
-            self._transport.close()
 
 
 async def _check(stack: Stack, accepted: int) -> Sequence[str]:
