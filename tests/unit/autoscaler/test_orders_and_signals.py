@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millpond_autoscaler.domain.orders import LIVE, TRANSITIONS, IllegalTransition, pause_seconds, transition
-from millpond_autoscaler.domain.signals import Sample, Windows, window_of
+from millpond_autoscaler.domain.signals import WINDOW_SECONDS, Windows
 from millpond_autoscaler.providers.protocol import ProviderOrder, StockOut
 from millpond_autoscaler.providers.simulated import NEVER_SECONDS, SimulatedNodes, describe
 from millpond_contracts.bodies.scaling import NodeOrderState, SimulatedPlan
@@ -56,16 +56,15 @@ def test_pauses_when_failures_go_on_then_twice_as_long_up_to_a_bound() -> None:
     assert pause_seconds(10_000) == 600.0
 
 
-def _sample(pool: PoolId, value: float | None, *, target: str = "gpu-0", age_seconds: float = 0) -> Sample:
-    at = NOW - timedelta(seconds=age_seconds)
-    return Sample(pool, FLAVOR, "node_1", target, "utilization_ratio", at, value)
+def _add(windows: Windows, pool: PoolId, value: float | None, *, target: str = "gpu-0", age: float = 0) -> None:
+    windows.add(pool, FLAVOR, "utilization_ratio", ("node_1", target), NOW.timestamp(), age, value)
 
 
 def test_a6_windows_when_values_are_missing_not_finite_or_stale_then_unknown_and_never_zero() -> None:
     pool, windows = PoolId.new(), Windows()
     for value in (None, math.nan, math.inf, -math.inf):
-        windows.add(_sample(pool, value), NOW)
-    windows.add(_sample(pool, 0.5, age_seconds=600), NOW)
+        _add(windows, pool, value)
+    _add(windows, pool, 0.5, age=600)
     (found,) = windows.take_changed(NOW)
     assert (found.targets, found.samples, found.unknown) == (0, 4, 4)
     assert (found.mean, found.maximum) == (None, None)
@@ -74,13 +73,15 @@ def test_a6_windows_when_values_are_missing_not_finite_or_stale_then_unknown_and
 def test_windows_when_samples_come_then_targets_mean_and_maximum_are_of_what_was_told() -> None:
     pool, windows = PoolId.new(), Windows()
     for target, value in (("gpu-0", 0.2), ("gpu-0", 0.4), ("gpu-1", 0.9), ("gpu-2", None)):
-        windows.add(_sample(pool, value, target=target), NOW)
+        _add(windows, pool, value, target=target)
     (found,) = windows.take_changed(NOW)
-    assert (found.window_at, found.targets, found.samples, found.unknown) == (window_of(NOW), 2, 4, 1)
+    assert (found.targets, found.samples, found.unknown) == (2, 4, 1)
+    assert timedelta(0) <= NOW - found.window_at < timedelta(seconds=WINDOW_SECONDS)
+    assert found.window_at.timestamp() % WINDOW_SECONDS == 0
     assert found.mean == pytest.approx(0.5)
     assert found.maximum == 0.9
     assert windows.take_changed(NOW) == []
-    windows.add(_sample(pool, 0.1, target="gpu-3"), NOW)
+    _add(windows, pool, 0.1, target="gpu-3")
     (more,) = windows.take_changed(NOW)
     assert (more.targets, more.samples) == (3, 5)
     windows.take_changed(NOW + timedelta(hours=1))

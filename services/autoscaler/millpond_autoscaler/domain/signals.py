@@ -6,7 +6,7 @@ is null or not finite is counted as unknown and never as zero; one that is too o
 
 import math
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from millpond_contracts.bodies.scaling import SignalAggregate
 from millpond_contracts.ids import PoolId
@@ -17,20 +17,9 @@ UTILIZATION = "utilization_ratio"
 # What came later than this after its instant says nothing about now.
 OLDEST_SECONDS = 300.0
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value of one target; `node` and `target` together name a device or the node."""
-
-    pool: PoolId
-    flavor: str
-    node: str
-    target: str
-    name: str
-    at: datetime
-    value: float | None
+Value = float | None
+# The number of the window since 1970, pool, flavor, name.
+_Key = tuple[int, PoolId, str, str]
 
 
 @dataclass(slots=True)
@@ -46,45 +35,50 @@ class _Sum:
 class Windows:
     """The windows that may still be filled; those that were since the last look are told again, whole."""
 
-    sums: dict[tuple[datetime, PoolId, str, str], _Sum] = field(default_factory=dict)
-    changed: set[tuple[datetime, PoolId, str, str]] = field(default_factory=set)
+    sums: dict[_Key, _Sum] = field(default_factory=dict)
+    changed: set[_Key] = field(default_factory=set)
 
-    def add(self, sample: Sample, received_at: datetime) -> None:
-        """Counts one sample, unless it is too old to say anything."""
-        if received_at - sample.at > timedelta(seconds=OLDEST_SECONDS):
+    def add(
+        self, pool: PoolId, flavor: str, name: str, target: tuple[str, str], received: float, age: float, value: Value
+    ) -> None:
+        """Counts one value, unless it is too old to say anything. Cheap: every sample of every machine comes here.
+
+        Args:
+            target: The node, and the device on it or the node itself.
+            received: When the heartbeat came, in seconds since 1970.
+            age: Seconds that the sample was old then.
+        """
+        if age > OLDEST_SECONDS:
             return
-        key = (window_of(sample.at), sample.pool, sample.flavor, sample.name)
-        found = self.sums.setdefault(key, _Sum())
+        key = (int((received - age) // WINDOW_SECONDS), pool, flavor, name)
+        found = self.sums.get(key)
+        if found is None:
+            found = self.sums[key] = _Sum()
         found.samples += 1
         self.changed.add(key)
-        if sample.value is None or not math.isfinite(sample.value):
+        if value is None or not math.isfinite(value):
             found.unknown += 1
             return
-        found.total += sample.value
-        found.maximum = max(found.maximum, sample.value)
-        found.targets.add((sample.node, sample.target))
+        found.total += value
+        if value > found.maximum:
+            found.maximum = value
+        found.targets.add(target)
 
     def take_changed(self, now: datetime) -> list[SignalAggregate]:
         """The windows that were filled since the last call, in order; forgets those that nothing can come for."""
         keys = sorted(self.changed, key=lambda key: (key[0], str(key[1:])))
         self.changed.clear()
         found = [_aggregate(key, self.sums[key]) for key in keys]
-        over = now - timedelta(seconds=OLDEST_SECONDS + WINDOW_SECONDS)
-        self.sums = {key: kept for key, kept in self.sums.items() if key[0] > over}
+        over = now.timestamp() - OLDEST_SECONDS - WINDOW_SECONDS
+        self.sums = {key: kept for key, kept in self.sums.items() if key[0] * WINDOW_SECONDS > over}
         return found
 
 
-def window_of(instant: datetime) -> datetime:
-    """The start of the window that an instant lies in."""
-    seconds = int((instant - _EPOCH).total_seconds())
-    return _EPOCH + timedelta(seconds=seconds - seconds % WINDOW_SECONDS)
-
-
-def _aggregate(key: tuple[datetime, PoolId, str, str], found: _Sum) -> SignalAggregate:
-    window_at, pool, flavor, name = key
+def _aggregate(key: _Key, found: _Sum) -> SignalAggregate:
+    window, pool, flavor, name = key
     known = found.samples - found.unknown
     return SignalAggregate(
-        window_at=window_at,
+        window_at=datetime.fromtimestamp(window * WINDOW_SECONDS, UTC),
         pool_id=pool,
         flavor=flavor,
         name=name,
