@@ -266,8 +266,10 @@ class World:
         )
         call = NodeCall(node, self.pool.pool_id, incarnation or self.nodes[node].incarnation)
         async with self.database.begin(SYSTEM) as unit:
-            seconds = await take_poll(unit, call, request)
-            answer = await read_orders(unit, node, request.held, seconds, fresh_only=False)
+            taken = await take_poll(unit, call, request)
+            if taken.is_at_peace:
+                return taken.nothing()
+            answer = await read_orders(unit, node, request.held, taken.lease_seconds, fresh_only=False)
         assert answer is not None
         return answer
 

@@ -24,29 +24,34 @@ async def poll_work(request: Request, caller: NodeCaller, body: PollRequest) -> 
     event = waiters.expect(call.node)
     try:
         async with kernel.database.begin(SYSTEM) as unit:
-            lease_seconds = await take_poll(unit, call, body)
-            answer = await read_orders(unit, call.node, body.held, lease_seconds, fresh_only=body.wait_seconds > 0)
-        if answer is not None:
-            return answer
-        return await _wait_for_orders(kernel, waiters, call, body, event, lease_seconds)
+            taken = await take_poll(unit, call, body)
+            answer = None
+            if not taken.is_at_peace:
+                is_patient = body.wait_seconds > 0
+                answer = await read_orders(unit, call.node, body.held, taken.lease_seconds, fresh_only=is_patient)
+        if answer is None and body.wait_seconds > 0:
+            answer = await _wait_for_orders(kernel, waiters, call, body, event, taken.lease_seconds)
+        return answer or taken.nothing(body.wait_seconds)
     finally:
         waiters.forget(call.node, event)
 
 
 async def _wait_for_orders(
     kernel: Kernel, waiters: Waiters, call: NodeCall, body: PollRequest, event: asyncio.Event, lease_seconds: float
-) -> PollAnswer:
+) -> PollAnswer | None:
+    """The orders that came within the wait. None = none came, a later poll of the node did, or this process ends."""
     deadline = asyncio.get_running_loop().time() + body.wait_seconds
     while True:
         try:
             async with asyncio.timeout_at(deadline):
                 await event.wait()
-            event.clear()
-            is_over = not waiters.is_current(call.node, event)
         except TimeoutError:
-            is_over = True
+            return None
+        event.clear()
+        if not waiters.is_current(call.node, event):
+            return None
         async with kernel.database.begin(SYSTEM) as unit:
-            answer = await read_orders(unit, call.node, body.held, lease_seconds, fresh_only=not is_over)
+            answer = await read_orders(unit, call.node, body.held, lease_seconds, fresh_only=True)
         if answer is not None:
             return answer
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.ids import NodeId
+from millpond_contracts.ids import NodeId, PoolId
 from millpond_kernel.uow import UnitOfWork
 
 _LONGEST_DELAY = timedelta(seconds=60)
@@ -80,15 +80,17 @@ async def lock_lease(unit: UnitOfWork, node: NodeId) -> NodeLease | None:
     return None if row is None else node_lease(row)
 
 
-async def find_newest_incarnation(unit: UnitOfWork, node: NodeId) -> int:
-    """The newest agent session of the node that the scheduler has heard of; 0 = none."""
-    return int(
-        await unit.fetchval(
-            "SELECT greatest((SELECT incarnation FROM node_guard WHERE node_id = $1),"
-            " (SELECT incarnation FROM node_lease WHERE node_id = $1), 0)",
-            node,
-        )
+async def find_terms(unit: UnitOfWork, node: NodeId, pool: PoolId | None) -> tuple[int, int | None]:
+    """The newest agent session of the node that the scheduler has heard of (0 = none), and the pool's lease seconds."""
+    row = await unit.fetchrow(
+        "SELECT greatest((SELECT incarnation FROM node_guard WHERE node_id = $1),"
+        " (SELECT incarnation FROM node_lease WHERE node_id = $1), 0) AS newest,"
+        " (SELECT (body->>'lease_seconds')::int FROM pool_view WHERE pool_id = $2) AS seconds",
+        node,
+        pool,
     )
+    assert row is not None
+    return row["newest"], row["seconds"]
 
 
 async def renew_lease(

@@ -1,6 +1,6 @@
 """One poll of an agent: its lease is renewed, what it holds is compared with its rights, and its orders are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,12 +16,11 @@ from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, TaskId, 
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import UnitOfWork
-from millpond_scheduler.store import views
 from millpond_scheduler.store.changes import ChangeKind, note_changes
 from millpond_scheduler.store.node_leases import (
     Exchange,
     NodeLease,
-    find_newest_incarnation,
+    find_terms,
     lock_lease,
     renew_lease,
 )
@@ -58,7 +57,11 @@ async def check_session(unit: UnitOfWork, call: NodeCall) -> None:
     Raises:
         ProblemError: 409 `registry.node.superseded`.
     """
-    newest = await find_newest_incarnation(unit, call.node)
+    newest, _ = await find_terms(unit, call.node, call.pool)
+    _check_incarnation(call, newest)
+
+
+def _check_incarnation(call: NodeCall, newest: int) -> None:
     if call.incarnation < newest:
         raise ProblemError(
             ErrorCode.NODE_SUPERSEDED,
@@ -66,47 +69,79 @@ async def check_session(unit: UnitOfWork, call: NodeCall) -> None:
         )
 
 
-async def take_poll(unit: UnitOfWork, call: NodeCall, poll: PollRequest) -> float:
-    """Renews the lease and settles what the node should hold but lost with its boot; returns the lease's seconds.
+@dataclass(frozen=True, slots=True)
+class TakenPoll:
+    """A poll that renewed its lease at `at`. `is_at_peace` = no orders, and a right to all that the node holds."""
+
+    at: datetime
+    lease_seconds: float
+    is_at_peace: bool
+
+    def nothing(self, waited_seconds: float = 0.0) -> PollAnswer:
+        """The answer without orders."""
+        return PollAnswer(server_at=self.at + timedelta(seconds=waited_seconds), lease_seconds=self.lease_seconds)
+
+
+# The clock is read with the rows: after the lease was locked, and in one round trip.
+_LIVE = """
+SELECT clock.now, a.id, a.epoch, a.state, a.last_sequence, a.missing_since, a.order_sent_at, a.stop_requested_at
+FROM (SELECT clock_timestamp() AS now) AS clock
+LEFT JOIN allocation a ON a.node_id = $1 AND a.state <> 'released'
+"""
+
+
+async def take_poll(unit: UnitOfWork, call: NodeCall, poll: PollRequest) -> TakenPoll:
+    """Renews the lease and settles what the node should hold but lost with its boot.
+
+    Every node polls every few seconds, so the usual poll, which finds all as it should be, costs few round trips.
 
     Raises:
         ProblemError: 409 `registry.node.superseded`.
     """
-    await check_session(unit, call)
+    newest, seconds = await find_terms(unit, call.node, call.pool)
+    _check_incarnation(call, newest)
     before = await lock_lease(unit, call.node)
-    now: datetime = await unit.fetchval("SELECT clock_timestamp()")
-    pool = None if call.pool is None else await views.find_pool(unit, call.pool)
-    seconds = float(DEFAULT_LEASE_SECONDS if pool is None else pool.lease_seconds)
+    rows = await unit.fetch(_LIVE, call.node)
+    now: datetime = rows[0]["now"]
+    live = [row for row in rows if row["id"] is not None]
+    lease_seconds = float(DEFAULT_LEASE_SECONDS if seconds is None else seconds)
     same_boot = before is not None and before.boot_id == poll.boot_id
-    await _end_lost(unit, call.node, poll.held, None if same_boot else before, now)
+    held = {item.allocation_id: item.epoch for item in poll.held}
+    await _end_lost(unit, live, held, None if same_boot else before, now)
     exchange = Exchange(poll.boot_id, now, poll.sent_monotonic_ms)
     if before is not None and same_boot:
         exchange = exchange.after(before.exchanges[0])
-    await renew_lease(unit, call.node, call.incarnation, now, exchange, seconds)
+    await renew_lease(unit, call.node, call.incarnation, now, exchange, lease_seconds)
     if before is None or before.silent:
         await note_changes(unit, ChangeKind.NODE, [call.node])
-    await _note_missing(unit, call.node, poll.held, now)
-    return seconds
+    if any(row["last_sequence"] > 0 and (row["missing_since"] is None) != (row["id"] in held) for row in live):
+        await _note_missing(unit, call.node, list(held), now)
+    rights = {row["id"]: row["epoch"] for row in live}
+    has_orders = any(row["state"] in ("bound", "releasing") for row in live)
+    return TakenPoll(now, lease_seconds, not has_orders and held.items() <= rights.items())
 
 
 async def _end_lost(
-    unit: UnitOfWork, node: NodeId, held: Sequence[HeldAllocation], former: NodeLease | None, now: datetime
+    unit: UnitOfWork,
+    live: Sequence[asyncpg.Record],
+    held: Mapping[AllocationId, int],
+    former: NodeLease | None,
+    now: datetime,
 ) -> None:
     """Ends what the agent was told of and does not have: with its former boot, or stopped before it ever began.
 
     A restarted machine runs nothing of its former boot: what it does not bring along ended with its last sign. And an
     agent polls again only after it took or lost the former answer, so what a later poll does not name never started.
     """
-    live = await unit.fetch(
-        "SELECT id, NOT id = ANY($2) AND ($3 AND order_sent_at IS NOT NULL OR state = 'releasing'"
-        " AND last_sequence = 0 AND stop_requested_at < $4) AS lost"
-        " FROM allocation WHERE node_id = $1 AND state <> 'released'",
-        node,
-        [item.allocation_id for item in held],
-        former is not None,
-        now - REPEAT_AFTER,
-    )
-    lost = {row["id"] for row in live if row["lost"]}
+
+    def is_lost(row: asyncpg.Record) -> bool:
+        if former is not None and row["order_sent_at"] is not None:
+            return True
+        asked = row["stop_requested_at"]
+        never_began = row["state"] == AllocationState.RELEASING.value and row["last_sequence"] == 0
+        return never_began and asked is not None and bool(asked < now - REPEAT_AFTER)
+
+    lost = {row["id"] for row in live if row["id"] not in held and is_lost(row)}
     if not lost:
         return
     # All of the node's, not the lost alone: what this poll writes later is locked before any counter is.
@@ -120,7 +155,7 @@ async def _end_lost(
     await write_lives(unit, lives, now)
 
 
-async def _note_missing(unit: UnitOfWork, node: NodeId, held: Sequence[HeldAllocation], now: datetime) -> None:
+async def _note_missing(unit: UnitOfWork, node: NodeId, held: Sequence[AllocationId], now: datetime) -> None:
     """Notes since when the agent no longer names what it reported."""
     await unit.execute(
         "WITH found AS ("
@@ -129,7 +164,7 @@ async def _note_missing(unit: UnitOfWork, node: NodeId, held: Sequence[HeldAlloc
         " UPDATE allocation a SET missing_since = CASE WHEN a.missing_since IS NULL THEN $3::timestamptz END"
         " FROM found WHERE a.id = found.id",
         node,
-        [item.allocation_id for item in held],
+        held,
         now,
     )
 
