@@ -43,9 +43,9 @@ class Ecosystem(BaseModel):
     runtime: Component | None = Field(None, description="cuda, cann, rocm, musa, neuware, …; null when unknown")
     runtime_version: Version_ | None = None
     driver_version: Version_ | None = None
-    frameworks: dict[Component, Version_] = Field(default_factory=dict)
-    operator_libraries: dict[Component, Version_] = Field(default_factory=dict)
-    communication_libraries: dict[Component, Version_] = Field(default_factory=dict)
+    frameworks: Annotated[dict[Component, Version_], Field(max_length=256)] = Field(default_factory=dict)
+    operator_libraries: Annotated[dict[Component, Version_], Field(max_length=256)] = Field(default_factory=dict)
+    communication_libraries: Annotated[dict[Component, Version_], Field(max_length=256)] = Field(default_factory=dict)
     denied_operators: Annotated[tuple[Operator, ...], Field(max_length=4096)] = ()
 
     def __hash__(self) -> int:

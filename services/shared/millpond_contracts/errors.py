@@ -22,6 +22,7 @@ class ErrorCode(StrEnum):
     # kernel: every service
     BODY_INVALID = "kernel.body.invalid", 422, "The request does not match the schema"
     BODY_TOO_LARGE = "kernel.body.too_large", 413, "The request body is too large"
+    HEAD_TOO_LARGE = "kernel.head.too_large", 431, "The request line and the headers are too large"
     BODY_NOT_JSON = "kernel.body.not_json", 422, "The request body is not JSON"
     ROUTE_NOT_FOUND = "kernel.route.not_found", 404, "No such route"
     METHOD_NOT_ALLOWED = "kernel.route.method_not_allowed", 405, "The route does not take this method"

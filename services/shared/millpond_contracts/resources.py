@@ -34,7 +34,7 @@ class Reading(_Record):
     """One field as read from the machine: its state, its value when `ok`, and the error otherwise."""
 
     state: FieldState
-    value: float | str | None = None
+    value: float | Annotated[str, StringConstraints(max_length=4096)] | None = None
     error: Text | None = None
 
 

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.routes import service_for_path
+from millpond_kernel.heads import BoundedHead
 from millpond_kernel.problem import problem_response
 
 # Headers that concern one connection and are not passed on (RFC 9110 section 7.6.1).
@@ -128,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         port=arguments.port,
         log_config=None,
         access_log=False,
+        http=BoundedHead,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
         server_header=False,

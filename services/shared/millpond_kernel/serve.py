@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.routes import service_for_internal_path, service_for_path
 from millpond_kernel.border import Border
+from millpond_kernel.heads import BoundedHead
 from millpond_kernel.observability import configure_logging, log
 from millpond_kernel.problem import problem_response
 from millpond_kernel.settings import ServiceSettings
@@ -185,6 +186,7 @@ def _serve_http(app: Joined, arguments: argparse.Namespace) -> None:
         log_config=None,
         access_log=False,
         # Above the agents' heartbeat period, so that a beat does not open a connection each time.
+        http=BoundedHead,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=10,
         server_header=False,

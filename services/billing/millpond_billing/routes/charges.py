@@ -81,8 +81,9 @@ async def sum_by_groups(
     group_by: Annotated[
         list[GroupKey] | None,
         Query(
+            max_length=16,
             description="any of tenant, project, job, pool, node, resource, flavor, label:KEY, and one of hour, day,"
-            " month in the tenant's zone; several at once, none = one sum"
+            " month in the tenant's zone; several at once, none = one sum",
         ),
     ] = None,
     tenant_id: Annotated[TenantId | None, Query(description="an operator who names none sums all tenants")] = None,
