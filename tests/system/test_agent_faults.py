@@ -62,7 +62,7 @@ def without_node() -> Iterator[Stack]:
         stack.close()
 
 
-async def test_agent_when_it_stands_still_beyond_its_lease_then_its_tasks_end_and_none_runs_twice(
+async def test_n8_agent_when_it_stands_still_beyond_its_lease_then_its_tasks_end_and_none_runs_twice(
     without_node: Stack,
 ) -> None:
     history = History()

@@ -11,6 +11,7 @@ from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.work import ReportKind
 from millpond_node_agent.agent import Agent, NotJoined
 from millpond_node_agent.client import Refused
+from millpond_node_agent.heartbeat import Pulse
 from millpond_node_agent.identity import FolderInUse
 from millpond_node_agent.settings import ExitCode
 from tests.integration.agent.conftest import Bench, wait_for_exit
@@ -74,6 +75,25 @@ async def test_session_when_its_token_is_refused_then_a_new_one_is_opened_and_wo
         await eventually(lambda: len(plane.inventories) >= 2)
 
     assert plane.incarnation == 2
+
+
+async def test_w3_agent_when_its_heartbeats_alone_die_then_it_ends_and_the_next_one_goes_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plane = bench.plane
+
+    async def die(pulse: Pulse) -> None:
+        raise RuntimeError("the heartbeats died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Pulse, "beat", die)
+        async with bench.agent() as running:
+            with pytest.raises(RuntimeError, match="heartbeats died"):
+                await asyncio.wait_for(asyncio.shield(running), 15)
+    async with bench.agent():  # as whoever supervises it starts it anew
+        allocation = plane.assign("exit 0")
+        await plane.wait_for_report(allocation, ReportKind.RELEASED)
+    assert (plane.joins, plane.incarnation >= 1) == (1, True)
 
 
 async def test_agent_when_superseded_then_it_ends_and_its_tasks_are_left_to_the_lease(bench: Bench) -> None:

@@ -209,7 +209,9 @@ async def test_case5_take_inventory_when_the_library_hangs_at_its_start_then_the
     assert _children_named("hardware.probe") == []
 
 
-async def test_take_inventory_when_the_library_kills_the_child_then_says_so(supervise: Supervise) -> None:
+async def test_w8_take_inventory_when_the_library_kills_the_child_then_no_device_may_be_used(
+    supervise: Supervise,
+) -> None:
     inventory = await supervise(mode="crash").take_inventory()
 
     assert {device.health for device in inventory.devices} == {DeviceHealth.UNKNOWN}

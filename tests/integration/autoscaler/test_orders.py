@@ -32,6 +32,7 @@ from millpond_contracts.ids import NodeId, NodeOrderId, PoolId, ScalingDecisionI
 from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, acquire_lease
+from millpond_kernel.observability import ALARMS
 from millpond_kernel.worker import WorkerKernel
 from tests.integration.autoscaler.conftest import FLAVOR, RULES, TEMPLATE
 from tests.integration.databases import MigratedDatabase
@@ -252,3 +253,24 @@ async def test_pass_when_no_node_may_go_then_not_every_one_reads_all_that_is_hel
     assert sum("snapshot" in path for path in asked) == 1
     for client in clients.values():
         await client.close()
+
+
+async def test_n5_release_when_the_provider_fails_for_long_then_it_stays_releasing_is_tried_again_and_alarms_once(
+    desk: Desk,
+) -> None:
+    order, node = await _joined(desk)
+    await _release(desk, order, drain_seconds=0)
+    await desk.tell_node(order, 7, node_id=node.node_id, state=NodeState.REMOVED)
+    alarm = ALARMS.labels("autoscaler", "machine_not_given_back")
+    before, tries = alarm._value.get(), []
+    for seconds in range(0, 1200, 30):
+        await desk.advance(seconds, AwayProvider())
+        stuck = await desk.read(order)
+        assert stuck.state is NodeOrderState.RELEASING
+        async with desk.database.begin(SYSTEM) as unit:
+            tries.append((await orders.list_live(unit))[0]["attempts"])
+    assert "away" in str(stuck.waits_for)
+    assert 5 < tries[-1] < len(tries)  # again and again, but not at every pass
+    assert alarm._value.get() == before + 1
+    await desk.advance(3600)
+    assert (await desk.read(order)).state is NodeOrderState.RELEASED

@@ -15,6 +15,9 @@ from tests.integration.services import Caller
 
 pytestmark = pytest.mark.integration
 
+# The beginning of February 2024 in Shanghai.
+PERIOD = datetime(2024, 1, 31, 16, tzinfo=UTC)
+
 
 async def report(caller: Caller, start: datetime, end: datetime, query: str = "group_by=job") -> dict[str, Any]:
     """The report with all its groups, read three at a time."""
@@ -96,6 +99,66 @@ async def test_b5_when_a_machine_was_stopped_then_its_cost_stays_what_it_was(sta
     # A fixed fleet would have gone on costing: an hour of it less the minute that was there.
     hour = await report(stage.operator, START, START + timedelta(hours=1))
     assert Fraction(hour["fleet"]["saved"]) == 59 * Fraction(hour["fleet"]["provided"])
+
+
+async def test_b10_when_a_device_is_held_and_hardly_used_then_what_is_held_is_charged_and_what_idles_has_its_name(
+    stage: Stage,
+) -> None:
+    tenant, caller = await stage.tenant("acme")
+    node, device = NodeId.new(), DeviceId.new()
+    await stage.tell_node(make_node(node, [device]), START)
+    one = allocation(
+        tenant, node_id=node, active_at=START, released_at=START + seconds(3600), devices=(share(device_id=device),)
+    )
+    await stage.tell(one)
+    # What the device measured of itself is a signal of the autoscaler's and no part of a bill.
+    found = await report(stage.operator, START, START + timedelta(hours=1))
+    assert_adds_up(found)
+    use = {each["resource"]: each for each in found["fleet"]["flavors"]}
+    assert (use["device"]["used_hours"], use["device"]["utilisation"]) == ("1", "1")
+    assert (use["cpu"]["provided_hours"], use["cpu"]["used_hours"]) == ("8", "2")
+    assert Fraction(found["fleet"]["idle"]) > 0
+    lines = await stage.list_all(caller, f"/v1/charges?job_id={one.job_id}&period_start={_text(PERIOD)}")
+    usage = [line for line in lines if line["kind"] == "usage"]
+    assert {line["sku"].split("/")[0] for line in usage} == {"cpu", "memory", "device"}
+    assert {(line["node_id"], line["allocation_id"], line["job_id"]) for line in usage} == {
+        (str(node), str(one.allocation_id), str(one.job_id))
+    }
+
+
+async def test_b11_when_an_agent_vanishes_then_its_tenant_pays_to_the_last_sign_and_the_rest_is_unavailable(
+    stage: Stage,
+) -> None:
+    tenant, caller = await stage.tenant("acme")
+    node, device = NodeId.new(), DeviceId.new()
+    await stage.tell_node(make_node(node, [device]), START)
+    last_sign, noticed, hours = START + seconds(600), START + seconds(630), START + timedelta(hours=2)
+    one = allocation(
+        tenant,
+        node_id=node,
+        cpu_milli=8000,
+        memory_mib=16_384,
+        devices=(share(device_id=device),),
+        bound_at=START,
+        active_at=START,
+        released_at=last_sign,
+        reason=EndReason.NODE_LOST,
+    )
+    *alive, lost = states_of(one)
+    await stage.tell(*alive)
+    await stage.tell_node(
+        make_node(node, [device], state=NodeState.UNREACHABLE, schedulable=False, generation=2), noticed
+    )
+    await stage.tell(lost)
+    found = await report(stage.operator, START, hours)
+    assert_adds_up(found)
+    fleet = found["fleet"]
+    of_all = Fraction(fleet["provided"]) / 7200
+    assert Fraction(fleet["used"]) == Fraction(found["charged"]) == 600 * of_all
+    assert Fraction(fleet["idle"]) == 30 * of_all  # between the last sign and its being noticed
+    assert Fraction(fleet["unavailable"]) == (7200 - 630) * of_all
+    own = await report(caller, START, START + timedelta(days=30))
+    assert own["charged"] == found["charged"]
 
 
 async def test_report_when_everything_happens_then_all_adds_up_by_every_group_and_for_every_market(

@@ -90,7 +90,7 @@ async def test_released_allocation_when_noted_twice_then_billed_once(database: D
     assert ChargeKind.ROUND_UP in statement.subtotals
 
 
-async def test_openmeter_5118_when_the_write_fails_then_the_retry_counts_once(
+async def test_b1_openmeter_5118_when_the_write_fails_then_the_retry_counts_once(
     database: Database, tenant: TenantView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held, insert = allocation(tenant.tenant_id), segments.insert_rated
@@ -125,7 +125,7 @@ async def test_vexa_330_when_identical_stops_come_at_once_then_one_segment_each(
     assert await count(database, "adjustment") == 0
 
 
-async def test_langfuse_16292_when_a_batch_is_replayed_through_the_consumer_then_nothing_is_added(
+async def test_b13_langfuse_16292_when_a_batch_is_replayed_through_the_consumer_then_nothing_is_added(
     database: Database, tenant: TenantView
 ) -> None:
     consumer = allocations_consumer()

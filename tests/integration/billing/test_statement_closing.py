@@ -297,6 +297,32 @@ async def test_release_when_tenant_or_price_is_unknown_then_waits_and_blocks_the
     assert await closed(database, tenant.tenant_id) == []
 
 
+async def test_b2_tenant_of_another_zone_when_runs_lie_around_its_midnight_then_one_statement_for_each_period(
+    database: Database,
+) -> None:
+    tenant = tenant_view(timezone="Europe/Paris", created_at=datetime(2024, 3, 1, tzinfo=UTC))
+    await know(database, tenant)
+    # The last evening of April in UTC; in Paris the second one is May already.
+    for hour in (20, 23):
+        begin = datetime(2024, 4, 30, hour, tzinfo=UTC)
+        await take(
+            database,
+            allocation(tenant.tenant_id, bound_at=begin, active_at=begin, released_at=begin + seconds(100)),
+        )
+    for _ in range(2):
+        await close_all(database)
+    found = await closed(database, tenant.tenant_id)
+    (april,) = [view for view in found if view.period_end == datetime(2024, 4, 30, 22, tzinfo=UTC)]
+    assert april.seconds == 2 * 100  # CPU and memory of the first run alone
+    assert len({view.period_start for view in found}) == len(found)
+    await close_all(database, datetime(2024, 6, 10, tzinfo=UTC))
+    may = (await closed(database, tenant.tenant_id))[-1]
+    assert (may.period_start, may.seconds) == (april.period_end, 2 * 100)
+    # The clocks of Paris went forward on the last day of March.
+    march = Calendar.of("Europe/Paris").period_at(instant_of(datetime(2024, 3, 15, tzinfo=UTC)))
+    assert march.end - march.start == instant_of(START + seconds(743 * 3600)) - instant_of(START)
+
+
 async def test_zone_when_changed_then_counts_from_the_next_period_on(database: Database) -> None:
     tenant = tenant_view(timezone="Asia/Shanghai")
     await know(database, tenant)

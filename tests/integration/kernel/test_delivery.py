@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from millpond_contracts.events import Envelope
+from millpond_contracts.events.quota import ApiKeyRevoked
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.pausing import end_task
 from millpond_kernel.streams import stream_fields
@@ -38,7 +39,9 @@ async def test_numbering_when_eight_writers_and_two_relays_then_dense_and_genera
     assert [Envelope.model_validate_json(fields[b"e"]).seq for fields in published] == list(range(1, 641))
 
 
-async def test_effects_when_consumed_by_two_copies_and_stream_deleted_then_exactly_once(stage: Stage) -> None:
+async def test_faststream_2611_effects_when_consumed_by_two_copies_and_stream_deleted_then_exactly_once(
+    stage: Stage,
+) -> None:
     await stage.make_things(5)
     copies = [noting(), noting()]
 
@@ -54,6 +57,40 @@ async def test_effects_when_consumed_by_two_copies_and_stream_deleted_then_exact
         await asyncio.gather(delete_stream(), *(stage.change_many(80, seed) for seed in range(4)))
         await eventually(all_applied)
     assert_dense(await stage.effects(), 320)
+
+
+async def test_eventuous_222_kamu_1398_when_a_lower_id_commits_late_then_it_is_numbered_after_and_delivered(
+    stage: Stage,
+) -> None:
+    await stage.make_things(3)
+    consumer, written, may_end = noting(), asyncio.Event(), asyncio.Event()
+
+    async def hold_open() -> None:
+        async with stage.publisher.begin(SYSTEM) as unit:
+            await unit.execute(
+                "INSERT INTO outbox (event_id, type, subject, generation, body, happened_at)"
+                " VALUES (gen_random_uuid(), 'quota.api_key_revoked.v1', 'late', 1, $1, clock_timestamp())",
+                ApiKeyRevoked(api_key_id=stage.things[0], tenant_id=None, generation=1).model_dump(mode="json"),
+            )
+            written.set()
+            await may_end.wait()
+
+    async def reached(count: int) -> None:
+        async def is_there() -> bool:
+            return await stage.cursor(consumer) == count
+
+        await eventually(is_there)
+
+    holding = asyncio.ensure_future(hold_open())
+    async with running(stage.relay().run, stage.runner(consumer).run):
+        await written.wait()
+        await stage.change_many(100)
+        await reached(100)  # nobody waits for the one that is open
+        may_end.set()
+        await holding
+        await reached(101)
+    assert_dense(await stage.effects(), 101)
+    assert (await stage.view())["late"] == 1
 
 
 async def test_effects_when_an_event_is_added_again_then_redis_refuses_and_no_effect_doubles(stage: Stage) -> None:
@@ -112,7 +149,9 @@ async def test_consumer_when_the_stream_holds_rubbish_then_it_reads_the_feed(sta
 
 # The Redis client leaves a connection to the garbage collector when it is cancelled while it connects.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_effects_when_relays_and_consumers_are_cancelled_at_random_then_exactly_once(stage: Stage) -> None:
+async def test_b13_caura_1580_effects_when_relays_and_consumers_are_cancelled_at_random_then_exactly_once(
+    stage: Stage,
+) -> None:
     await stage.make_things(5)
     consumer = noting()
     chance = random.Random(7)

@@ -63,7 +63,7 @@ async def test_login_role_when_outside_the_door_then_has_no_rights(migrated: Mig
         await connection.close()
 
 
-async def test_open_when_role_is_superuser_then_refused(migrated: MigratedDatabase) -> None:
+async def test_agent_bom_3665_open_when_role_is_superuser_then_refused(migrated: MigratedDatabase) -> None:
     database = Database("quota", migrated.owner_url)
     with pytest.raises(UnsafeRole):
         await database.open()
@@ -162,7 +162,7 @@ async def test_begin_when_every_connection_is_in_use_then_away_in_time(
         await end_task(task)
 
 
-async def test_begin_when_cancelled_then_connection_returns_clean(database: Database) -> None:
+async def test_asyncpg_1069_begin_when_cancelled_then_connection_returns_clean(database: Database) -> None:
     async def sleeper() -> None:
         async with database.begin(SYSTEM) as unit:
             await unit.execute("SELECT pg_sleep(10)")

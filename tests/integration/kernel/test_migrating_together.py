@@ -14,7 +14,9 @@ from tests.integration.databases import PASSWORD, Engines, create, drop, with_da
 pytestmark = pytest.mark.integration
 
 
-async def test_migrate_when_eight_start_together_then_one_migrates_and_all_succeed(engines: Engines) -> None:
+async def test_rhesis_2545_migrate_when_eight_start_together_then_one_migrates_and_all_succeed(
+    engines: Engines,
+) -> None:
     name = f"mp_together_{uuid.uuid4().hex[:8]}"
     await create(engines.postgres_url, name)
     owner = with_database(engines.postgres_url, name)

@@ -158,6 +158,17 @@ async def test_silence_when_longer_than_pool_allows_then_suspected_and_heartbeat
     assert (await registry.events(agent.node_id))[-2:] == ["node_suspected", "node_recovered"]
 
 
+async def test_w6_silence_when_another_machine_speaks_from_the_address_then_the_dead_one_is_suspected_all_the_same(
+    registry: Registry,
+) -> None:
+    dead, heir = registry.agent(), registry.agent()  # one client, one address, one name
+    for agent in (dead, heir):
+        await agent.become_ready(await registry.join_token(), inventory())
+    await silence(registry, dead, 31)
+    assert (await heir.beat())["state"] == "ready"
+    assert [(await registry.node(agent))["state"] for agent in (dead, heir)] == ["unreachable", "ready"]
+
+
 async def test_silence_when_nobody_listened_then_not_suspected(registry: Registry) -> None:
     agent = registry.agent()
     await agent.become_ready(await registry.join_token(), inventory())

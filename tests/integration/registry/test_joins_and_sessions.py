@@ -44,6 +44,19 @@ async def test_join_when_name_is_taken_then_suffix_and_pool_stays_unique(registr
     assert sorted(answer["name"] for answer in answers) == ["rack", *(f"rack-{number}" for number in range(2, 7))]
 
 
+async def test_w1_machines_when_alike_in_everything_but_their_keys_then_two_nodes_that_leave_one_another_alone(
+    registry: Registry,
+) -> None:
+    token, agents = await registry.join_token(), [registry.agent(), registry.agent()]
+    for agent in agents:
+        await agent.become_ready(token, inventory(), name="twin")
+    for agent in (*agents, *agents):
+        assert (await agent.beat())["state"] == "ready"
+    nodes = [await registry.node(agent) for agent in agents]
+    assert [node["name"] for node in nodes] == ["twin", "twin-2"]
+    assert [(node["incarnation"], node["boot_id"]) for node in nodes] == [(1, nodes[0]["boot_id"])] * 2
+
+
 async def test_join_when_one_key_joins_many_times_at_once_then_one_node(registry: Registry) -> None:
     agent, token = registry.agent(), await registry.join_token(max_uses=1)
     answers = await asyncio.gather(*(agent.join(token, inventory()) for _ in range(8)))

@@ -70,7 +70,9 @@ async def test_node_when_silent_for_a_while_then_it_keeps_its_work_and_gets_no_m
     assert [item.job_id for item in (await world.poll(node.node_id, [task])).assignments] == [waiting.job_id]
 
 
-async def test_node_when_lease_and_grace_are_over_then_work_ends_at_its_last_sign_and_is_retried(world: World) -> None:
+async def test_node_when_lease_and_grace_are_over_then_work_ends_at_its_last_sign_and_is_retried_n8_b11(
+    world: World,
+) -> None:
     lost, other = await world.add_node(), await world.add_node(polls=False)
     share = await world.add_virtual_pool()
     leader = world.leader()
@@ -128,7 +130,7 @@ async def test_node_when_it_returns_after_its_work_was_given_up_then_it_is_told_
     assert [item.code for item in answer.rejected] == [ErrorCode.ALLOCATION_EPOCH_STALE.value]
 
 
-async def test_watch_when_it_begins_then_silence_before_it_ends_nobodys_work(world: World, tmp_path: Path) -> None:
+async def test_watch_when_it_begins_then_silence_before_it_ends_nobodys_work_v3(world: World, tmp_path: Path) -> None:
     node = await world.add_node()
     share = await world.add_virtual_pool()
     job = await world.submit(share)

@@ -53,7 +53,7 @@ async def test_events_when_a_job_ran_then_none_carries_command_or_environment(wo
     assert SECRET not in json.dumps([row["body"] for row in rows])
 
 
-async def test_leader_when_it_restarts_then_running_work_is_adopted_and_room_stays_taken(world: World) -> None:
+async def test_leader_when_it_restarts_then_running_work_is_adopted_and_room_stays_taken_v3(world: World) -> None:
     node = await world.add_node(devices=1)
     share = await world.add_virtual_pool()
     await world.submit(share, devices=ONE_DEVICE)

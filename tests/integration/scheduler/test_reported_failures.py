@@ -4,13 +4,18 @@ import asyncio
 
 import pytest
 
-from millpond_contracts.bodies.jobs import DeviceRequest, JobBatch
-from millpond_contracts.bodies.work import ReportKind
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import DeviceRequest, JobBatch, JobView, RetrySpec
+from millpond_contracts.bodies.tenants import VirtualPoolView
+from millpond_contracts.bodies.work import Assignment, ReportKind
 from millpond_kernel.db import SYSTEM, TenantScope
 from millpond_scheduler.consumers import quota
 from millpond_scheduler.usecases.jobs import submit_jobs
+from millpond_scheduler.usecases.leases import find_expired, give_up
 from millpond_scheduler.usecases.recount import recount
+from millpond_scheduler.usecases.stopping import stop
 from tests.integration.databases import MigratedDatabase
+from tests.integration.scheduler.test_leases import pass_time
 from tests.integration.scheduler.world import ONE_DEVICE, World, make_device, make_spec, member
 
 pytestmark = pytest.mark.integration
@@ -139,3 +144,58 @@ async def test_job_when_its_pool_is_full_then_it_waits_with_a_reason_and_is_not_
     assert await world.value("SELECT count(*) FROM outbox") == events
     assert await world.value("SELECT as_of FROM verdict") == written
     assert await world.value("SELECT count(*) FROM change") == 0
+
+
+async def test_node_when_cut_off_during_a_cancel_then_the_quota_is_free_at_a_stated_time_and_the_agent_told_n3(
+    world: World,
+) -> None:
+    node = (await world.add_node(devices=1)).node_id
+    share = await world.add_virtual_pool()
+    job = await world.submit(share, devices=ONE_DEVICE)
+    await world.leader().step()
+    (task,) = (await world.poll(node)).assignments
+    await world.run_task(node, task)
+    await world.cancel(share, job.job_id)
+    given_up, used = [], []
+    for seconds in (320, 20):  # lease and stop grace are 330 s, and no poll comes
+        await pass_time(world, seconds)
+        now = await world.database.now()
+        async with world.database.begin(SYSTEM) as unit:
+            given_up.append(await give_up(unit, await find_expired(unit, now), now))
+        used.append(await world.value("SELECT used FROM usage WHERE resource = 'device'"))
+    assert (given_up, used) == ([0, 1], [1000, 0])
+    (stop,) = (await world.poll(node, [task])).stops
+    assert (stop.allocation_id, stop.grace_seconds) == (task.allocation_id, 0)
+    await world.assert_counters_are_true()
+
+
+async def test_job_when_preempted_and_cancelled_at_once_then_it_is_cancelled_and_nothing_is_left_n7(
+    world: World,
+) -> None:
+    node = (await world.add_node()).node_id
+    share, leader = await world.add_virtual_pool(), world.leader()
+    retry = RetrySpec(max=5)
+    for is_cancelled_first in (False, True):
+        job = await world.submit(share, retry=retry)
+        await leader.step()
+        (task,) = (await world.poll(node)).assignments
+        await world.run_task(node, task)
+        preempting = [stop_for_drain(world, task), cancel(world, share, job)]
+        for act in reversed(preempting) if is_cancelled_first else preempting:
+            await act
+        await world.end_task(node, task, exit_code=-15)
+        await leader.step()
+        assert await world.job_state(job.job_id) == "cancelled"
+        assert (await world.poll(node)).assignments == []
+    assert await world.value("SELECT count(*) FROM task WHERE state IN ('pending', 'stopping')") == 0
+    assert await world.value("SELECT count(*) FROM allocation WHERE state <> 'released'") == 0
+    await world.assert_counters_are_true()
+
+
+async def stop_for_drain(world: World, task: Assignment) -> None:
+    async with world.database.begin(SYSTEM) as unit:
+        await stop(unit, [task.allocation_id], EndReason.DRAINED, await unit.fetchval("SELECT clock_timestamp()"))
+
+
+async def cancel(world: World, share: VirtualPoolView, job: JobView) -> None:
+    await world.cancel(share, job.job_id)

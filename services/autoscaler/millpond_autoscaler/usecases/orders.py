@@ -32,6 +32,8 @@ from millpond_kernel.uow import UnitOfWork
 
 # What happened in the last second, as a join or the end of a drain, is told of a little later.
 GRACE = timedelta(seconds=10)
+# So often in vain, and a person is told: the machine costs until its provider takes it back.
+ALARM_ATTEMPTS = 5
 
 
 @dataclass(slots=True)
@@ -203,6 +205,9 @@ class OrderKeeper:
         async with self.database.begin(SYSTEM) as unit:
             await check_epoch(unit, self.lease)
             await orders.note_attempt(unit, row, now + pause, why[:300])
+        if row["state"] == NodeOrderState.RELEASING and row["attempts"] + 1 == ALARM_ATTEMPTS:
+            ALARMS.labels("autoscaler", "machine_not_given_back").inc()
+            log.error("machine_not_given_back", order=str(NodeOrderId.of(row["id"])), reason=why)
         log.warning("node_order_waits", order=str(NodeOrderId.of(row["id"])), state=row["state"], reason=why)
 
     async def _release_orphans(self, tags: frozenset[NodeOrderId]) -> None:
