@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 
@@ -18,6 +19,11 @@ _SMALLEST = {"device": 1000, "cpu": 1000, "memory": 1024}
 _UNIT_PRICE_DIGITS = Decimal("1e-18")
 _DIVIDING = Context(prec=80)
 
+# Cause of an amount -> whether its seconds are told, and counted up or down.
+_COUNTED_SECONDS = {"usage": 1, "minimum": 1, "waiver": -1}
+_CAUSES = ("usage", "round_up", "minimum", "price_difference", "waiver")
+
+Amounts = dict[tuple[str, str], tuple[Fraction, int]]
 Bodies = Mapping[str, dict[str, Any]]
 
 
@@ -28,6 +34,7 @@ async def check_bill(connection: asyncpg.Connection, operator: Caller, allocatio
         rows = await connection.fetch(f"SELECT * FROM billing.{table}")
         findings += [f"billing found an {table}: {dict(row)}" for row in rows]
     history = await _history(connection, allocations)
+    findings += await _amounts(connection, history)
     for tenant in sorted({body["tenant_id"] for body in allocations.values()}):
         findings += await _statement(connection, operator, tenant, history, allocations)
     return findings
@@ -67,6 +74,58 @@ def _follow(name: str, segments: list[asyncpg.Record], since: datetime, until: d
     if at != until or seconds != whole:
         findings.append(f"{name}: {seconds} s up to {at}, expected {whole} s up to {until}")
     return findings
+
+
+async def _amounts(connection: asyncpg.Connection, history: list[dict[str, Any]]) -> list[str]:
+    """Seconds and amounts of each released allocation, by cause and SKU, are the model's to the last digit."""
+    written = await _written_amounts(connection)
+    prices = [event for event in history if event["type"] == "price"]
+    lives: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for event in history:
+        if event["type"] != "price":
+            lives[event["allocation"]].append(event)
+    findings = []
+    for name, events in lives.items():
+        if events[-1]["type"] != "released":
+            continue
+        model = bill([*prices, *events], events[0]["tenant"], 0, events[-1]["at"] + 1)
+        keys = model.amounts.keys() | model.seconds.keys()
+        expected = {
+            (cause, sku): (model.amounts.get((cause, sku), Fraction(0)), model.seconds.get((cause, sku), 0))
+            for cause, sku in keys
+            if cause in _CAUSES and sku is not None
+        }
+        expected = {key: value for key, value in expected.items() if any(value)}
+        found = written.get(_uuid_of(name), {})
+        if found != expected:
+            findings.append(f"{name}: written are {found}, the model says {expected}")
+    return findings
+
+
+async def _written_amounts(connection: asyncpg.Connection) -> dict[UUID, Amounts]:
+    """Allocation -> its exact sums of amounts and of the seconds that are told of them, where either is not 0."""
+    sums = ", ".join(f"coalesce(sum({cause}), 0) AS {cause}" for cause in _CAUSES)
+    counts = ", ".join(
+        f"coalesce(sum({sign} * seconds) FILTER (WHERE {cause} IS NOT NULL), 0)::bigint AS {cause}_seconds"
+        for cause, sign in _COUNTED_SECONDS.items()
+    )
+    found: dict[UUID, Amounts] = defaultdict(dict)
+    for row in await connection.fetch(
+        f"SELECT allocation_id, sku, {sums}, {counts} FROM billing.segment GROUP BY 1, 2"
+    ):
+        for cause in _CAUSES:
+            value = (Fraction(row[cause]), int(row.get(f"{cause}_seconds", 0)))
+            if any(value):
+                found[row["allocation_id"]][cause, row["sku"]] = value
+    return found
+
+
+def _uuid_of(text: str) -> UUID:
+    """The row's key of an id in the API: behind the prefix its 128 bits in Crockford's base 32, lower case."""
+    number = 0
+    for digit in text.rpartition("_")[2]:
+        number = number * 32 + "0123456789abcdefghjkmnpqrstvwxyz".index(digit)
+    return UUID(int=number)
 
 
 def _held(body: Mapping[str, Any]) -> dict[str, int]:

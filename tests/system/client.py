@@ -38,6 +38,7 @@ class Operation:
         name: The client's own name for what it makes or changes.
         invoked_at: On the monotonic clock, as `ended_at`.
         acknowledged: The id that the answer named.
+        refusals: Answers of 500 and above that were not 503 with a Retry-After: those a client cannot act upon.
         at_least: How many audit rows an acknowledged one has left at least; 0 = it may have found nothing to change.
     """
 
@@ -48,6 +49,7 @@ class Operation:
     acknowledged: str | None = None
     ended_at: float | None = None
     attempts: int = 0
+    refusals: list[str] = field(default_factory=list)
     at_least: int = 1
     request_id: str = field(default_factory=lambda: uuid4().hex)
 
@@ -156,6 +158,8 @@ class Caller:
                 elif is_keyed or not may_have_happened:
                     operation.settle(Outcome.FAIL)
                 return answer
+            if isinstance(answer, httpx.Response) and answer.status_code >= 500 and not _is_away(answer):
+                operation.refusals.append(f"{answer.status_code} {answer.text[:300]}")
             may_have_happened = may_have_happened or not isinstance(answer, httpx.Response) or answer.status_code >= 500
             if if_match is not None or time.monotonic() > deadline:
                 return None
@@ -176,6 +180,11 @@ class Caller:
 def _passes(answer: httpx.Response) -> bool:
     """Whether the answer tells to try again."""
     return answer.status_code >= 500 or (answer.status_code in (409, 429) and "Retry-After" in answer.headers)
+
+
+def _is_away(answer: httpx.Response) -> bool:
+    """Whether the answer says that something is away and when to try again."""
+    return answer.status_code == 503 and "Retry-After" in answer.headers
 
 
 @asynccontextmanager

@@ -19,5 +19,6 @@ SEED = int(os.environ.get("MILLPOND_TEST_SEED", "1"))
 def test_split_stack_when_every_kind_of_fault_happens_under_load_then_nothing_is_lost_or_doubled() -> None:
     summary = run(SEED, 0, print, acknowledged_per_second=0)
     assert summary["findings"] == []
-    assert summary["faults"].keys() == set(FaultKind)
+    assert summary["faults"].keys() == set(FaultKind) - set(summary["left_out"])
+    assert set(summary["left_out"]) <= {FaultKind.FILL_DISK}  # which needs the right to mount
     assert summary["acknowledged"] > 100

@@ -1,11 +1,18 @@
-"""A split stack as `millpond up` starts it, whose processes look into a folder for fail points; run by `running`."""
+"""A split stack as `millpond up` starts it, whose processes look for fail points and go by a clock that can jump.
+
+Run by `running`.
+"""
 
 import argparse
 import asyncio
 from pathlib import Path
 
 from millpond.stack.options import StackOptions
+from millpond.stack.paths import locate_stack
 from millpond.stack.running import RunningStack, run_stack
+from millpond.stack.users import find_stack_user
+from tests.system.chaos.clocks import Clock
+from tests.system.chaos.disks import mount_small_disk
 from tests.system.stack import READY_LINE
 
 
@@ -19,13 +26,19 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--fail-points", type=Path, required=True)
+    parser.add_argument("--clock-library", type=Path, required=True)
+    parser.add_argument("--clock-file", type=Path, required=True)
+    parser.add_argument("--small-disk", action="store_true")
     chosen = parser.parse_args()
+    if chosen.small_disk:
+        mount_small_disk(locate_stack(data_folder=chosen.data_dir, user=find_stack_user()))
+    clock = Clock(chosen.clock_library, chosen.clock_file)
     options = StackOptions(
         data_folder=chosen.data_dir,
         port=chosen.port,
         split=True,
         stop_tasks=True,
-        settings={"MILLPOND_FAIL_POINTS": str(chosen.fail_points)},
+        settings={"MILLPOND_FAIL_POINTS": str(chosen.fail_points), **clock.environment},
     )
     asyncio.run(run_stack(options, _tell_ready, lambda line: print(line, flush=True)))
 

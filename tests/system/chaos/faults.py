@@ -16,6 +16,9 @@ from redis.asyncio import Redis
 
 from millpond.stack.launch import launch
 from millpond.stack.processes import ProcessState, python_command
+from millpond.stack.status import read_status
+from tests.system.chaos.clocks import Clock
+from tests.system.chaos.disks import fill
 from tests.system.chaos.fleets import Fleet
 from tests.system.chaos.load import ChaosLoad
 from tests.system.chaos.plan import SERVICES, TARGETS, FaultKind, PlannedFault
@@ -35,6 +38,7 @@ class Stage:
 
     Attributes:
         fail_points: The folder that the stack's processes look into.
+        clock: By which the services and this machine's agent go; each fleet has its own.
         parked: Events, as (publisher, seq), that no consumer can apply.
         done: How often each kind was done.
         findings: What went wrong beyond what the checker sees: no recovery, or no grants where there must be.
@@ -44,6 +48,7 @@ class Stage:
     fleets: Mapping[str, Fleet]
     load: ChaosLoad
     fail_points: Path
+    clock: Clock
     parked: set[tuple[str, int]] = field(default_factory=set)
     done: dict[FaultKind, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
@@ -193,7 +198,7 @@ async def _trouble_wire(stage: Stage, fault: PlannedFault) -> bool:
 async def _run_second_workers(stage: Stage, fault: PlannedFault) -> bool:
     """Every relay, consumer, loop and the scheduler's leader are there twice for a while; the copies are then killed.
 
-    Waits first until all copies are at work, by their connections to the database.
+    Waits first until all of them are at work, by their connections to the database and to Redis.
     """
     stack = stage.stack
     copies = launch(
@@ -203,12 +208,52 @@ async def _run_second_workers(stage: Stage, fault: PlannedFault) -> bool:
         log_file=stack.paths.logs / "second-workers.log",
     )
     try:
-        await asyncio.sleep(2 + fault.lasts_seconds)
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        while _count_sockets(copies.pid) < 2 * len(SERVICES):
+            if copies.poll() is not None or time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(fault.lasts_seconds)
         return copies.poll() is None
     finally:
         with contextlib.suppress(ProcessLookupError):
             copies.kill()
         await asyncio.to_thread(copies.wait, 10)
+
+
+def _count_sockets(pid: int) -> int:
+    found = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found += str(descriptor.readlink()).startswith("socket:")
+    return found
+
+
+async def _jump(stage: Stage, fault: PlannedFault) -> bool:
+    """Wall clocks of the services, or of the nodes, jump and later jump back; the database's stays as it is."""
+    clocks = [fleet.clock for fleet in stage.fleets.values()]
+    if fault.kind is FaultKind.JUMP_SERVICES:
+        clocks = [stage.clock]
+    for clock in clocks:
+        clock.jump(int(fault.target))
+    try:
+        await asyncio.sleep(fault.lasts_seconds)
+    finally:
+        for clock in clocks:
+            clock.jump(0)
+    return True
+
+
+async def _fill_disk(stage: Stage, fault: PlannedFault) -> bool:
+    """PostgreSQL cannot write what needs new room; room is made again later."""
+    status = read_status(stage.stack.paths.status_file)
+    assert status is not None
+    ballast = await asyncio.to_thread(fill, stage.stack.paths, status.supervisor_pid)
+    try:
+        await asyncio.sleep(fault.lasts_seconds)
+    finally:
+        ballast.unlink()
+    return True
 
 
 async def _poison_event(stage: Stage, fault: PlannedFault) -> bool:
@@ -256,5 +301,8 @@ DOING: Mapping[FaultKind, Callable[[Stage, PlannedFault], Awaitable[bool]]] = {
     FaultKind.PARTITION_NODES: _trouble_wire,
     FaultKind.FREEZE_NODES: _freeze,
     FaultKind.SECOND_WORKERS: _run_second_workers,
+    FaultKind.JUMP_SERVICES: _jump,
+    FaultKind.JUMP_NODES: _jump,
+    FaultKind.FILL_DISK: _fill_disk,
     FaultKind.POISON_EVENT: _poison_event,
 }

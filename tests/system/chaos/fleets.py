@@ -8,6 +8,7 @@ from pathlib import Path
 
 from millpond.stack.launch import launch
 from millpond.stack.processes import python_command
+from tests.system.chaos.clocks import Clock
 from tests.system.chaos.wire import Wire
 from tests.system.stack import Stack
 
@@ -22,6 +23,7 @@ class Fleet:
     url: str
     join_token: str
     nodes: str
+    clock: Clock
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -41,6 +43,7 @@ class Fleet:
                 "PATH": os.environ.get("PATH", os.defpath),
                 "HOME": str(self.folder),
                 "MILLPOND_JOIN_TOKEN": self.join_token,
+                **self.clock.environment,
             },
             folder=self.folder,
             log_file=self.stack.paths.logs / f"{self.name}.log",

@@ -1,7 +1,7 @@
 """Which faults happen in a run, to whom and for how long: by the seed alone, so that a failure replays."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -40,6 +40,9 @@ class FaultKind(StrEnum):
     PARTITION_NODES = "partition_nodes"
     FREEZE_NODES = "freeze_nodes"
     SECOND_WORKERS = "second_workers"
+    JUMP_SERVICES = "jump_services"
+    JUMP_NODES = "jump_nodes"
+    FILL_DISK = "fill_disk"
     POISON_EVENT = "poison_event"
 
 
@@ -69,6 +72,9 @@ TARGETS: Final[dict[FaultKind, tuple[Sequence[str], tuple[float, float]]]] = {
     FaultKind.PARTITION_NODES: ((BRITTLE,), _BEYOND_LEASE),
     FaultKind.FREEZE_NODES: ((BRITTLE,), _BEYOND_LEASE),
     FaultKind.SECOND_WORKERS: (("all",), (6, 6)),
+    FaultKind.JUMP_SERVICES: (("300", "-300", "3600", "-3600"), (4, 8)),
+    FaultKind.JUMP_NODES: (("3600", "-3600", "86400", "-86400"), (4, 8)),
+    FaultKind.FILL_DISK: (("postgres",), (2, 4)),
     FaultKind.POISON_EVENT: (("registry",), (0, 0)),
 }
 # These go on while other faults happen.
@@ -80,6 +86,7 @@ BESIDE: Final = frozenset(
         FaultKind.PARTITION_NODES,
         FaultKind.FREEZE_NODES,
         FaultKind.SECOND_WORKERS,
+        FaultKind.JUMP_NODES,
     }
 )
 
@@ -95,8 +102,12 @@ class PlannedFault:
     draw: float
 
 
-def plan_faults(seed: int) -> Iterator[PlannedFault]:
-    """Faults without an end, in rounds that hold every kind once; a kind comes to each of its targets in turn."""
+def plan_faults(seed: int, without: Collection[FaultKind] = ()) -> Iterator[PlannedFault]:
+    """Faults without an end, in rounds that hold every kind once; a kind comes to each of its targets in turn.
+
+    Args:
+        without: Kinds that this machine does not allow; the others come as they would with them.
+    """
     rng = random.Random(seed)
     targets = {kind: rng.sample(list(names), len(names)) for kind, (names, _) in TARGETS.items()}
     number = 0
@@ -105,9 +116,11 @@ def plan_faults(seed: int) -> Iterator[PlannedFault]:
         kinds = sorted(rng.sample(list(FaultKind), len(FaultKind)), key=lambda kind: kind not in _LONGEST)
         for kind in kinds:
             names, (shortest, longest) = targets[kind], TARGETS[kind][1]
-            yield PlannedFault(
+            fault = PlannedFault(
                 kind, names[number % len(names)], rng.uniform(0, 0.8), rng.uniform(shortest, longest), rng.random()
             )
+            if kind not in without:
+                yield fault
         number += 1
 
 

@@ -6,16 +6,18 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.system.chaos.clocks import Clock, build_clock_library, make_clock
+from tests.system.chaos.disks import can_mount
 from tests.system.chaos.faults import Stage
 from tests.system.chaos.fleets import Fleet
 from tests.system.chaos.load import ChaosLoad, Submitter
-from tests.system.chaos.plan import BESIDE, BRITTLE, BRITTLE_LEASE_SECONDS, STEADY, FaultKind, plan_faults
+from tests.system.chaos.plan import BESIDE, BRITTLE, BRITTLE_LEASE_SECONDS, STEADY, FaultKind, PlannedFault, plan_faults
 from tests.system.chaos.wire import open_wire
 from tests.system.checker import Facts, Fault, judge
 from tests.system.client import Caller, make_tenant, open_caller, publish_prices
@@ -37,18 +39,30 @@ _NODES = {
 
 @dataclass(slots=True)
 class ArmedStack(Stack):
-    """A stack with fail points."""
+    """A stack with fail points, a clock that can jump, and a small disk where this machine allows it."""
+
+    has_small_disk: bool = False
 
     @property
     def fail_points(self) -> Path:
         """Where they are armed."""
         return self.base / "fail-points"
 
+    def make_clock(self, name: str) -> Clock:
+        """A clock of some processes, by its name; made at the first time."""
+        library, file = self.base / "clock.so", self.base / f"clock-{name}"
+        library = library if library.exists() else build_clock_library(self.base)
+        return Clock(library, file) if file.exists() else make_clock(library, file)
+
     def start_command(self, *, join: bool = True) -> tuple[str, ...]:
         """The same as `millpond up --split`, armed."""
         self.fail_points.mkdir(exist_ok=True)
+        clock = self.make_clock("services")
         where = ("--data-dir", str(self.paths.folder), "--port", str(self.port))
-        return (sys.executable, "-m", "tests.system.chaos.armed", *where, "--fail-points", str(self.fail_points))
+        arms = ("--fail-points", str(self.fail_points), "--clock-library", str(clock.library))
+        disk = ("--small-disk",) if self.has_small_disk else ()
+        program = (sys.executable, "-m", "tests.system.chaos.armed")
+        return (*program, *where, *arms, "--clock-file", str(clock.file), *disk)
 
     def _environment(self) -> dict[str, str]:
         # Not super(): a slotted dataclass is made anew, and the class cell would name the first one.
@@ -70,6 +84,7 @@ def run(
         acknowledged_per_second: Fewer are a finding: a stack that does nothing loses nothing.
     """
     stack = ArmedStack.make(split=True)
+    stack.has_small_disk = can_mount()
     try:
         stack.start(timeout_seconds=180)
         summary = asyncio.run(_run_on(stack, seed, duration_seconds, tell))
@@ -89,7 +104,9 @@ async def _run_on(stack: ArmedStack, seed: int, duration_seconds: float, tell: C
         began = time.monotonic()
         loading = asyncio.create_task(load.run())
         try:
-            await _break_things(stage, seed, duration_seconds, loading, tell)
+            without = frozenset() if stack.has_small_disk else frozenset({FaultKind.FILL_DISK})
+            wanted = frozenset(FaultKind) - without
+            await _break_things(stage, plan_faults(seed, without), wanted, duration_seconds, loading, tell)
             ran = time.monotonic() - began
             load.end()
             await loading
@@ -105,7 +122,7 @@ async def _run_on(stack: ArmedStack, seed: int, duration_seconds: float, tell: C
             agent_folders=folders,
             parked=frozenset(stage.parked),
         )
-        return _summarise(seed, ran, stage, facts, await load.judge_witnesses())
+        return _summarise(seed, ran, stage, facts, await load.judge_witnesses(), wanted)
 
 
 @asynccontextmanager
@@ -121,13 +138,13 @@ async def _set_stage(stack: ArmedStack, operator: Caller, seed: int) -> AsyncIte
         for name, pool in pools.items():
             wire, url = await exits.enter_async_context(open_wire(stack.url, seed))
             token = await operator("POST", "/v1/join-tokens", {"pool_id": pool, "max_uses": 100}, expect=201)
-            fleets[name] = Fleet(name, stack, wire, url, token.json()["token"], _NODES[name])
+            fleets[name] = Fleet(name, stack, wire, url, token.json()["token"], _NODES[name], stack.make_clock(name))
             fleets[name].start()
             exits.push_async_callback(asyncio.to_thread, fleets[name].stop)
         nodes = await _wait_for_nodes(operator, list(pools.values()), 8)
         load = ChaosLoad(stack, operator, random.Random(seed), await _make_submitters(operator, pools), "", nodes)
         load.policy_id = await _make_policy(operator, pools[STEADY])
-        yield Stage(stack, fleets, load, stack.fail_points)
+        yield Stage(stack, fleets, load, stack.fail_points, stack.make_clock("services"))
 
 
 async def _make_pool(operator: Caller, name: str, **more: Any) -> str:
@@ -163,17 +180,22 @@ async def _make_policy(operator: Caller, pool: str) -> str:
 
 
 async def _break_things(
-    stage: Stage, seed: int, duration_seconds: float, loading: asyncio.Task[None], tell: Callable[[str], None]
+    stage: Stage,
+    plan: Iterator[PlannedFault],
+    wanted: frozenset[FaultKind],
+    duration_seconds: float,
+    loading: asyncio.Task[None],
+    tell: Callable[[str], None],
 ) -> None:
-    """Faults one after another, some beside others, until every kind was done and the time is over."""
+    """Faults one after another, some beside others, until every wanted kind was done and the time is over."""
     began = time.monotonic()
     beside: dict[FaultKind, asyncio.Task[None]] = {}
     await stage.recover("the start")
     stage.recovery_seconds = 0.0
-    for number, fault in enumerate(plan_faults(seed)):
+    for number, fault in enumerate(plan):
         is_over = time.monotonic() - began > duration_seconds
         seen = stage.done.keys() | beside.keys()
-        if is_over and (len(seen) == len(FaultKind) or number >= MOST_ROUNDS * len(FaultKind)):
+        if is_over and (seen == wanted or number >= MOST_ROUNDS * len(wanted)):
             break
         if is_over and fault.kind in seen:
             continue  # only what has not happened yet
@@ -192,12 +214,15 @@ async def _break_things(
     await stage.recover("the end")
 
 
-def _summarise(seed: int, ran: float, stage: Stage, facts: Facts, witnessed: list[str]) -> dict[str, Any]:
+def _summarise(
+    seed: int, ran: float, stage: Stage, facts: Facts, witnessed: list[str], wanted: frozenset[FaultKind]
+) -> dict[str, Any]:
     counts = Counter(finding.fault for finding in facts.findings)
     acknowledged = len(stage.load.acknowledged())
     findings = [f"{finding.fault}: {finding.text}" for finding in facts.findings]
     findings += [f"doubled: {text}" for text in witnessed] + stage.findings
-    missing = sorted(set(FaultKind) - stage.done.keys())
+    findings += [f"{one.action} was answered {text}" for one in stage.load.history.operations for text in one.refusals]
+    missing = sorted(wanted - stage.done.keys())
     if missing:
         findings.append(f"never done: {', '.join(missing)}")
     return {
@@ -205,6 +230,7 @@ def _summarise(seed: int, ran: float, stage: Stage, facts: Facts, witnessed: lis
         "ran_s": round(ran, 1),
         "acknowledged": acknowledged,
         "faults": dict(sorted(stage.done.items())),
+        "left_out": sorted(set(FaultKind) - wanted),
         "lost": counts[Fault.LOST],
         "doubled": counts[Fault.DOUBLED] + len(witnessed),
         "overallocated": counts[Fault.OVERALLOCATED],
