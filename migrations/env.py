@@ -20,7 +20,9 @@ def _include_name(name: str | None, kind: str, parents: object) -> bool:
 
 def _run(connection: Connection) -> None:
     connection.execute(text(f"SET ROLE {OWNER}"))
-    connection.execute(text("SET lock_timeout = '5s'"))
+    # Whoever comes after a migration that waits for a lock waits too: so it waits briefly and is tried again. Less than
+    # PostgreSQL's deadlock_timeout of a second, so that it is the migration that gives way and never a service.
+    connection.execute(text("SET lock_timeout = '500ms'"))
     connection.commit()
     context.configure(
         connection=connection,
@@ -28,7 +30,7 @@ def _run(connection: Connection) -> None:
         include_schemas=True,
         include_name=_include_name,
         version_table_schema="public",
-        transaction_per_migration=False,
+        transaction_per_migration=True,
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -30,7 +30,7 @@ from millpond_kernel.following import Follower
 from millpond_kernel.outbox import doorbell_channel
 from millpond_kernel.problem import add_problem_handlers, problem_response
 from millpond_kernel.rates import TenantRates
-from millpond_kernel.revisions import code_head
+from millpond_kernel.revisions import code_head, may_serve
 from millpond_kernel.settings import ServiceSettings
 from millpond_kernel.tokens import TokenIssuer
 from millpond_kernel.watching import SnapshotSource, feed_router, health_router, public_router
@@ -87,7 +87,7 @@ class Kernel:
         parts["worker"] = {"ok": False, "reason": "not known"}
         try:
             revision = await self.database.schema_revision()
-            if revision != code_head():
+            if not may_serve(revision):
                 parts["schema"] = {
                     "ok": False,
                     "reason": f"database at {revision}, code at {code_head()}: run millpond migrate",
@@ -273,13 +273,13 @@ def deny_from(kernel: Kernel) -> Callable[[Envelope], None]:
 
 
 async def wait_for_head(database: Database, wait_seconds: float) -> None:
-    """Waits until the migrations reached this code's head; services never migrate themselves.
+    """Waits until the migrations reached this code's head, or passed it; services never migrate themselves.
 
     Raises:
         RuntimeError: not reached in time.
     """
     deadline = time.monotonic() + wait_seconds
-    while (revision := await database.schema_revision()) != code_head():
+    while not may_serve(revision := await database.schema_revision()):
         if time.monotonic() >= deadline:
             raise RuntimeError(f"database at revision {revision}, code at {code_head()}: run `millpond migrate`")
         await asyncio.sleep(0.2)

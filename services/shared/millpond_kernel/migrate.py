@@ -1,25 +1,30 @@
 """`python -m millpond_kernel.migrate`: creates roles and schemas and brings the database to this code's head revision.
 
 The only thing that migrates. It connects with the owner's URL, takes an advisory lock, and does nothing when the
-database is already at head, so any number of copies may start together. Service passwords come from the services' own
-URLs.
+database is already at head or ahead of it, so any number of copies may start together. It runs beside services that
+work: each revision is a transaction of its own, which gives a lock up that it does not get at once (`env.py`), before
+others wait behind it for long, and tries again later. Service passwords come from the services' own URLs.
 """
 
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 import asyncpg
 
 from millpond_contracts.events import PUBLISHERS
-from millpond_kernel.revisions import code_head, migrations_folder
+from millpond_kernel.revisions import code_head, may_serve, migrations_folder
 
 OWNER = "millpond_owner"
 LOCK = 7_077_001
 LOCK_WAIT_SECONDS = 120
 _TRIES = 10
+# Between two tries at a lock that others hold: their queue gets through meanwhile.
+_PAUSE_SECONDS = 1.0
+_LOCK_NOT_AVAILABLE, _DEADLOCK = "55P03", "40P01"
 
 
 def service_role(service: str) -> str:
@@ -87,7 +92,7 @@ async def migrate(owner_url: str, passwords: Mapping[str, str]) -> bool:
         await connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS}s'")
         await connection.execute(f"SELECT pg_advisory_lock({LOCK})")
         await create_roles(connection, passwords)
-        if await _revision(connection) == code_head():
+        if may_serve(await _revision(connection)):
             return False
         await asyncio.to_thread(_upgrade, owner_url)
         return True
@@ -115,11 +120,22 @@ def _upgrade(owner_url: str) -> None:
     # Alembic is slow to import and needed only here, after the cheap look at the revision.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
 
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()))
     config.attributes["owner_url"] = owner_url
-    command.upgrade(config, "head")
+    deadline = time.monotonic() + LOCK_WAIT_SECONDS
+    while True:
+        try:
+            return command.upgrade(config, "head")
+        except DBAPIError as error:
+            is_busy = getattr(error.orig, "sqlstate", None) in (_LOCK_NOT_AVAILABLE, _DEADLOCK)
+            if not is_busy:
+                raise
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"a table stayed locked for {LOCK_WAIT_SECONDS} s; run it again") from error
+        time.sleep(_PAUSE_SECONDS)
 
 
 def passwords_from(environment: Mapping[str, str]) -> dict[str, str]:
@@ -146,7 +162,7 @@ def main() -> None:
     except (OSError, asyncpg.PostgresError) as error:
         place = urlsplit(owner_url).netloc.rpartition("@")[2]
         sys.exit(f"millpond migrate: {place} does not answer or refuses: {type(error).__name__}: {error}")
-    sys.stdout.write(f"database {'migrated to' if changed else 'already at'} {code_head()}\n")
+    sys.stdout.write(f"database {f'migrated to {code_head()}' if changed else f'already at {code_head()} or later'}\n")
 
 
 if __name__ == "__main__":

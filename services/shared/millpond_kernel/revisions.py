@@ -22,15 +22,28 @@ def migrations_folder() -> Path:
 
 
 @cache
+def _history() -> tuple[frozenset[str], frozenset[str]]:
+    """The revisions that this code has, and those that another one builds on."""
+    texts = [path.read_text(encoding="utf-8") for path in (migrations_folder() / "versions").glob("*.py")]
+    found = ([one for text in texts for one in pattern.findall(text)] for pattern in (_REVISION, _DOWN))
+    revisions, parents = map(frozenset, found)
+    return revisions, parents
+
+
+@cache
 def code_head() -> str:
     """The one revision that no other revision builds on."""
-    revisions: set[str] = set()
-    parents: set[str] = set()
-    for path in (migrations_folder() / "versions").glob("*.py"):
-        text = path.read_text()
-        revisions.update(_REVISION.findall(text))
-        parents.update(_DOWN.findall(text))
+    revisions, parents = _history()
     heads = revisions - parents
     if len(heads) != 1:
         raise RuntimeError(f"expected one head of the migrations, found {sorted(heads)}")
-    return heads.pop()
+    return next(iter(heads))
+
+
+def may_serve(revision: str | None) -> bool:
+    """Whether this code can work with a database at `revision`: at its head, or ahead of it.
+
+    A revision that this code does not have was made by a later version. Revisions only add, so that the processes of
+    this version go on, start again, and may be put back in the place of later ones.
+    """
+    return revision == code_head() or (revision is not None and revision not in _history()[0])
