@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
+from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.jobs import DeviceRequest, JobSpec, Requirements
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.plans import PlanView
-from millpond_contracts.bodies.tenants import VirtualPoolView
+from millpond_contracts.bodies.tenants import Limit, VirtualPoolView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
 from millpond_contracts.quantities import plain_decimal
@@ -156,6 +157,41 @@ async def test_mirror_when_a_refresh_breaks_off_then_the_next_one_reads_everythi
     await world.change_node(node.node_id, cordon_reasons=(CordonReason.OPERATOR,), schedulable=False)
     assert (await plan(world, share, spec, mirror)).offers == []
     assert mirror.shard is not former
+
+
+async def test_plan_when_what_was_lent_would_come_back_then_it_says_so_and_keeps_what_is_claimed(world: World) -> None:
+    node = (await world.add_node(devices=2)).node_id
+    lent = limits().model_copy(update={"devices": {"t4": Limit(guaranteed=2000, lend=2000)}})
+    owner = await world.add_virtual_pool(given=lent)
+    borrowed = limits().model_copy(update={"devices": {"t4": Limit(borrow=2000)}})
+    borrower, third = [await world.add_virtual_pool(given=borrowed) for _ in range(2)]
+    for _ in range(2):
+        await world.submit(borrower, devices=ONE_DEVICE)
+    leader, mirror, two = world.leader(), Mirror(), DeviceRequest(count=2)
+    await leader.step()
+    tasks = (await world.poll(node)).assignments
+    for task in tasks:
+        await world.run_task(node, task)
+    told = await plan(world, owner, make_spec(owner.virtual_pool_id, devices=two), mirror)
+    assert told.offers == []
+    assert told.explanation is not None
+    assert told.explanation.dominant == "reclaiming"
+    assert "would be taken back" in told.explanation.message
+    assert await world.value("SELECT count(*) FROM allocation WHERE state = 'releasing'") == 0
+    # Once it is really taken back, the room is the claimant's, though a part of it is free and others ask.
+    job = await world.submit(owner, devices=two)
+    await leader.step()
+    await world.end_task(node, tasks[0], exit_code=-15, reason=EndReason.RECLAIMED)
+    spec = make_spec(third.virtual_pool_id, devices=ONE_DEVICE)
+    for each in (mirror, Mirror()):
+        told = await plan(world, third, spec, each)
+        assert told.offers == []
+        assert told.explanation is not None
+        assert told.explanation.dominant == "earmarked"
+    await world.cancel(owner, job.job_id)
+    for each in (mirror, Mirror()):
+        assert [offer.starts_now for offer in (await plan(world, third, spec, each)).offers] == [1]
+    await world.assert_counters_are_true()
 
 
 async def test_b8_plan_when_the_price_changes_after_the_offer_then_units_are_told_and_the_bind_keeps_its_version(

@@ -34,7 +34,16 @@ def dry_run(world: World, asked: list[AskedTask]) -> DryRun:
     """One dry run; nothing may be left of it."""
     before = contents(world.snapshot)
     cache = CandidateCache(world.snapshot, distance=world.policy.distance)
-    runner = DryRunner(world.snapshot, cache, world.states(), world.queue, world.now_us, world.policy)
+    runner = DryRunner(
+        world.snapshot,
+        cache,
+        world.states(),
+        world.queue,
+        world.now_us,
+        world.policy,
+        world.list_running,
+        world.open_claims(),
+    )
     found = runner.run(asked)
     assert contents(world.snapshot) == before
     return found

@@ -62,6 +62,8 @@ def explain(
     position: int = 1,
     rejection: Rejection | None = None,
     cache: CandidateCache | None = None,
+    *,
+    is_trial: bool = False,
 ) -> Explanation:
     """Explain one waiting task from the snapshot as it is.
 
@@ -69,6 +71,7 @@ def explain(
         position: the task's place in the queue of its virtual pool (`cycle.find_positions`).
         rejection: what the last cycle said of it, which alone knows of earmarks and of the batch's order.
         cache: the remembered scores of this snapshot, if the caller keeps them.
+        is_trial: whether the rejection is of a dry run, of which nothing is carried out.
     """
     cache = cache or CandidateCache(snapshot)
     candidates = cache.get(task.request)
@@ -83,7 +86,7 @@ def explain(
     dominant = rejection.reason
     if nodes and nearest is None and dominant in _LIMITS:
         dominant = _hardest(rejection.counts)  # no limit could help: the hardware is the reason
-    message = describe_reason(dominant, rejection.counts.get(dominant, 0), nodes)
+    message = describe_reason(dominant, rejection.counts.get(dominant, 0), nodes, is_trial=is_trial)
     if nodes and nearest is None and dominant not in _LIMITS:
         message += "; even with nothing running no node that takes work could hold it"
     if rejection.gang is not None:

@@ -1,7 +1,7 @@
 """A dry run: where a job would start now, and in which other ways it could. The snapshot is left as it was."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millpond_contracts.ids import NodeId, TaskId, VirtualPoolId
@@ -10,8 +10,9 @@ from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.cycle import VirtualPools, plan_batch
 from millpond_scheduler.domain.distance import Distance, measure_distance, wishes_of
 from millpond_scheduler.domain.explain import Explanation, explain
-from millpond_scheduler.domain.plans import Placement, Plan
+from millpond_scheduler.domain.plans import Claim, Placement, Plan
 from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
 
@@ -74,7 +75,10 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class DryRunner:
-    """What a dry run is made on. `ahead` = waiting tasks of other jobs that may have nodes kept free for them."""
+    """What a dry run is made on. `ahead` = waiting tasks of other jobs that may have nodes kept free for them.
+
+    `list_running` and `claims` are what `plan_batch` takes: what might be stopped, and what is kept for whom.
+    """
 
     snapshot: Snapshot
     cache: CandidateCache
@@ -82,6 +86,8 @@ class DryRunner:
     ahead: Sequence[QueuedTask]
     now_us: int
     policy: Policy
+    list_running: Callable[[], Iterable[Running]]
+    claims: Mapping[TaskId, Claim]
 
     def run(self, asked: Sequence[AskedTask]) -> DryRun:
         """Plan the job as it is; then, if it may use other flavors, with each of them alone."""
@@ -114,7 +120,16 @@ class DryRunner:
         mark = self.snapshot.mark()
         try:
             plan = plan_batch(
-                self.snapshot, queue, self.virtual_pools, self.now_us, self.policy, len(queue), cache=self.cache
+                self.snapshot,
+                queue,
+                self.virtual_pools,
+                self.now_us,
+                self.policy,
+                len(queue),
+                self.cache,
+                # What others would have to give back starts nothing now: it only matters where reasons are told.
+                self.list_running if explains else tuple,
+                self.claims,
             )
             explanation = self._explain(asked, plan) if explains else None
         finally:
@@ -130,7 +145,8 @@ class DryRunner:
         if waiting is None:
             return None
         held = _with_held(self.virtual_pools, plan.placements)
-        return explain(self.snapshot, waiting, held, rejection=plan.rejections[waiting.id], cache=self.cache)
+        rejection = plan.rejections[waiting.id]
+        return explain(self.snapshot, waiting, held, rejection=rejection, cache=self.cache, is_trial=True)
 
     def _list_parts(self, placed: Sequence[Placement], mine: Mapping[TaskId, AskedTask]) -> tuple[OfferPart, ...]:
         together: defaultdict[tuple[str, str | None], list[Placement]] = defaultdict(list)

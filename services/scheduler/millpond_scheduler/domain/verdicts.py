@@ -117,8 +117,14 @@ _MESSAGES: Mapping[Reason, str] = {
     Reason.GANG_STOPPING: "the tasks of the gang that still run are being stopped; then it waits as a whole",
 }
 
+# Of a dry run, which changes nothing.
+_TRIAL_MESSAGES: Mapping[Reason, str] = {
+    **_MESSAGES,
+    Reason.RECLAIMING: "what was lent would be taken back: tasks of others would be stopped to make room",
+}
 
-def describe_reason(reason: Reason, count: int, total: int) -> str:
+
+def describe_reason(reason: Reason, count: int, total: int, *, is_trial: bool = False) -> str:
     """A sentence for people: the reason, and how many of the pool's nodes it holds back."""
-    text = _MESSAGES[reason]
+    text = (_TRIAL_MESSAGES if is_trial else _MESSAGES)[reason]
     return f"{text} ({count} of {total} nodes)" if count else text

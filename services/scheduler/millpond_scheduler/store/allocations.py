@@ -303,6 +303,17 @@ async def list_live_ids(unit: UnitOfWork) -> list[UUID]:
     return [row["id"] for row in rows]
 
 
+async def list_stopping(unit: UnitOfWork) -> list[tuple[AllocationId, TaskId | None]]:
+    """The allocations that are being stopped, each with the task for whose sake, if that still waits."""
+    rows = await unit.fetch(
+        "SELECT a.id, t.id AS claimant FROM allocation a"
+        " LEFT JOIN task t ON t.id = a.claimed_by AND t.state = 'pending' WHERE a.state = 'releasing'"
+    )
+    return [
+        (AllocationId.of(row["id"]), None if row["claimant"] is None else TaskId.of(row["claimant"])) for row in rows
+    ]
+
+
 async def list_live_of_job(unit: UnitOfWork, job: JobId, limit: int) -> list[AllocationRecord]:
     """What a job's tasks hold now, the first of them by id."""
     rows = await unit.fetch(

@@ -1,7 +1,8 @@
 """A read-only copy of the leader's memory in the HTTP process, for plans: the same rows, read when somebody asks.
 
-The copy is brought up to date by comparison: small things are read again, of nodes and allocations only the ids, and
-whole rows only where these differ. All of one look is read in one snapshot of the database.
+The copy is brought up to date by comparison: small things are read again, of nodes and allocations only the ids and
+what is being stopped for whom, and whole rows only where these differ. All of one look is read in one snapshot of the
+database.
 """
 
 import asyncio
@@ -87,3 +88,6 @@ async def _refresh_allocations(unit: UnitOfWork, shard: Shard) -> None:
     if fresh:
         for record in await allocations.list_by_ids(unit, fresh):
             shard.hold(record)
+    shard.claims.clear()
+    for key, claimant in await allocations.list_stopping(unit):
+        shard.note_stopping(key, claimant)

@@ -75,7 +75,16 @@ def make_plan(mirror: Mirror, asked: Asked) -> PlanView:
     assert mirror.as_of is not None, "the mirror was refreshed"
     shard, now_us = mirror.shard, microseconds_of(mirror.as_of)
     ahead = tuple(task.queued for task in shard.waiting.values())
-    runner = DryRunner(shard.snapshot, shard.cache, shard.virtual_pools, ahead, now_us, mirror.policy)
+    runner = DryRunner(
+        shard.snapshot,
+        shard.cache,
+        shard.virtual_pools,
+        ahead,
+        now_us,
+        mirror.policy,
+        shard.list_running,
+        shard.list_claims(),
+    )
     found = runner.run(_list_tasks(asked, now_us))
     return PlanView(
         as_of=mirror.as_of,

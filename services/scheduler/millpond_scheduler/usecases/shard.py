@@ -143,6 +143,10 @@ class Shard:
     def open_claims(self) -> dict[TaskId, Claim]:
         """What is promised to tasks that still wait; others' promises are forgotten."""
         self.claims = {task: claim for task, claim in self.claims.items() if task in self.waiting}
+        return self.list_claims()
+
+    def list_claims(self) -> dict[TaskId, Claim]:
+        """What is promised, by the claimant."""
         return {
             task: Claim(frozenset(claim.nodes), claim.placements, not claim.victims.isdisjoint(self.live))
             for task, claim in self.claims.items()
@@ -158,9 +162,7 @@ class Shard:
         self.snapshot.apply_allocation(holding_of(record))
         self._count(record, 1)
         if record.claimed_by is not None:
-            claim = self.claims.setdefault(record.claimed_by, ClaimMemory(set(), set()))
-            claim.victims.add(record.id)
-            claim.nodes.add(record.node)
+            self._claim(record, record.claimed_by)
 
     def release(self, allocation: AllocationId) -> None:
         """Gives back what an allocation held; twice is once."""
@@ -178,6 +180,13 @@ class Shard:
             self.release(allocation)
         elif (record := self.live.get(allocation)) is not None:
             record.state = state
+
+    def note_stopping(self, allocation: AllocationId, claimant: TaskId | None) -> None:
+        """Takes that a live allocation is being stopped, and for which waiting task."""
+        record = self.live[allocation]
+        record.state = AllocationState.RELEASING
+        if claimant is not None:
+            self._claim(record, claimant)
 
     def price_for(self, tenant: TenantId, now: datetime) -> PriceVersionId | None:
         """The price version in force for a tenant: its own if it has one, else the public list's."""
@@ -210,6 +219,11 @@ class Shard:
                 )
             )
         return tuple(shares)
+
+    def _claim(self, record: AllocationRecord, claimant: TaskId) -> None:
+        claim = self.claims.setdefault(claimant, ClaimMemory(set(), set()))
+        claim.victims.add(record.id)
+        claim.nodes.add(record.node)
 
     def _count(self, record: AllocationRecord, sign: int) -> None:
         used = self.used.setdefault(record.virtual_pool, {})
