@@ -27,6 +27,7 @@ from millpond_node_agent.client import Away, Refused
 from millpond_node_agent.control_plane import ControlPlane
 from millpond_node_agent.hardware.cpus import HostUnreadableError
 from millpond_node_agent.hardware.inventory import is_changed
+from millpond_node_agent.hardware.outsiders import Outsiders
 from millpond_node_agent.hardware.supervisor import HardwareSupervisor
 from millpond_node_agent.health import CheckFailed
 from millpond_node_agent.lease import Lease
@@ -67,11 +68,16 @@ class Hardware:
         self._labels = dict(settings.labels)
         self._isolation = Isolation(runtime.report().isolation)
         self._supervisor = HardwareSupervisor(data_folder=settings.work_dir, previous=_read_inventory(self._path))
+        self._runtime = runtime
+        self._outsiders = Outsiders()
         self.inventory: NodeInventory | None = None
 
     async def probe(self) -> bool:
         """Take the inventory again; whether the machine is another than before."""
+        before = await self._runtime.list_runs()
         taken = await self._supervisor.take_inventory()
+        runs = [*before, *await self._runtime.list_runs()]
+        taken = self._outsiders.mark(taken, {grant.identity for run in runs for grant in run.terms.devices})
         complete = taken.model_copy(update={"isolation": self._isolation, "labels": self._labels})
         changed = is_changed(self.inventory, complete)
         self.inventory = complete

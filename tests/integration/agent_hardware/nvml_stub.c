@@ -157,7 +157,7 @@ int nvmlDeviceGetCudaComputeCapability(device_t *device, int *major, int *minor)
 static int memory_answer(device_t *device, unsigned long long *total, unsigned long long *used, unsigned long long *free_) {
     if (is_mode("unified")) return NOT_SUPPORTED;
     *total = 81559ULL << 20;
-    *used = 1031ULL << 20;
+    *used = (is_mode("crowded") && is_bad(device) ? 61440ULL : 1031ULL) << 20;
     *free_ = *total - *used;
     if (is_mode("partial") && is_bad(device)) *total = ~0ULL;
     return begin(device);

@@ -13,6 +13,9 @@ from millpond_contracts.resources import DeviceHealth, FieldState, NodeInventory
 from millpond_node_agent.hardware.inventory import is_changed
 from millpond_node_agent.hardware.report import ProbeOutcome, ProbeReport
 from millpond_node_agent.hardware.supervisor import HardwareSupervisor
+from millpond_node_agent.heartbeat import Hardware
+from millpond_node_agent.settings import AgentSettings
+from millpond_node_agent.simulation.runtime import SimulatedRuntime
 from tests.factories.machines import MachineTree
 from tests.integration.agent_hardware.conftest import StubEnvironment, Supervise
 
@@ -381,3 +384,16 @@ def _children_named(part: str) -> list[int]:
         if int(parent) == os.getpid() and part in command:
             own.append(int(folder.name))
     return own
+
+
+async def test_q12_probe_when_somebody_elses_process_fills_a_device_then_only_that_one_takes_no_work(
+    supervise: Supervise, tmp_path: Path
+) -> None:
+    settings = AgentSettings(state_dir=tmp_path, work_dir=tmp_path, url="http://127.0.0.1:1", token=None)
+    hardware = Hardware(settings, SimulatedRuntime(tmp_path))
+    hardware._supervisor = supervise(mode="crowded")
+    await hardware.probe()
+    assert hardware.inventory is not None
+    first, second = hardware.inventory.devices
+    assert (first.health, second.health) == (DeviceHealth.HEALTHY, DeviceHealth.UNKNOWN)
+    assert str(second.health_reason).startswith("used_by_others: about 60 GiB")

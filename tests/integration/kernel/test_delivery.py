@@ -10,6 +10,7 @@ import pytest
 
 from millpond_contracts.events import Envelope
 from millpond_contracts.events.quota import ApiKeyRevoked
+from millpond_kernel import outbox
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.pausing import end_task
 from millpond_kernel.streams import stream_fields
@@ -130,6 +131,29 @@ async def test_stream_when_ahead_of_the_database_then_its_copies_are_thrown_away
     assert_dense(await stage.effects(), 10)
     entries: Any = await stage.redis.xrange(stage.stream)
     assert entries[-1][0] == b"10-0"
+
+
+async def test_prefect_18606_stream_when_a_consumer_is_gone_then_it_is_trimmed_all_the_same_and_nothing_is_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "STREAM_LENGTH", 50)
+    await stage.make_things(2)
+    consumer = noting()
+    await stage.change_many(350)
+
+    async def published() -> bool:
+        last: Any = await stage.redis.xrevrange(stage.stream, count=1)
+        return bool(last) and last[0][0] == b"350-0"
+
+    async def applied() -> bool:
+        return await stage.cursor(consumer) == 350
+
+    async with running(stage.relay().run):
+        await eventually(published)
+    assert await stage.redis.xlen(stage.stream) < 250
+    async with running(stage.runner(consumer).run):
+        await eventually(applied)
+    assert_dense(await stage.effects(), 350)
 
 
 async def test_consumer_when_the_stream_holds_rubbish_then_it_reads_the_feed(stage: Stage) -> None:

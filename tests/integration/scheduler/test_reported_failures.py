@@ -8,6 +8,7 @@ from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.jobs import DeviceRequest, JobBatch, JobView, RetrySpec
 from millpond_contracts.bodies.tenants import VirtualPoolView
 from millpond_contracts.bodies.work import Assignment, ReportKind
+from millpond_contracts.resources import DeviceHealth
 from millpond_kernel.db import SYSTEM, TenantScope
 from millpond_scheduler.consumers import quota
 from millpond_scheduler.usecases.jobs import submit_jobs
@@ -30,6 +31,21 @@ async def test_slices_when_their_memory_would_pass_the_devices_then_one_waits_q6
     assert await world.value("SELECT count(*) FROM allocation") == 23
     assert await world.value("SELECT count(*) FROM task WHERE state = 'pending'") == 1
     assert await world.value("SELECT free_mib[1] FROM node_guard WHERE device_count = 1") == 46_068 - 23 * 2000
+
+
+async def test_device_when_others_use_it_then_nothing_is_placed_there_until_they_are_gone_q12(world: World) -> None:
+    node = (await world.add_node(devices=1, cpu=64_000, memory=640_000)).node_id
+    (device,) = world.nodes[node].devices
+    used = device.model_copy(update={"health": DeviceHealth.UNKNOWN, "health_reason": "used_by_others: about 80 GiB"})
+    share, leader = await world.add_virtual_pool(), world.leader()
+    await world.change_node(node, devices=(used,))
+    await world.submit(share, devices=DeviceRequest(milli=500, memory_mib=4_000))
+    await leader.step()
+    assert await world.value("SELECT count(*) FROM allocation") == 0
+    await world.change_node(node, devices=(device,))
+    await leader.step()
+    assert await world.value("SELECT count(*) FROM allocation") == 1
+    assert await world.value("SELECT free_milli[1] FROM node_guard") == 500
 
 
 async def test_ends_when_four_come_at_once_then_everything_is_free_q8(world: World, migrated: MigratedDatabase) -> None:
