@@ -141,7 +141,7 @@ def sum_tallies_of(tallies: Iterable[Tally]) -> Tally:
 
 
 def tell_devices(tally: Tally) -> list[CapacityFigures]:
-    """The figures per flavor, by name. What reservations keep free is the scheduler's to know and not told apart here."""
+    """The figures per flavor, by name. What reservations keep free counts as available: the scheduler knows of it."""
     return [tell_capacity(flavor, tally.flavors[flavor]) for flavor in sorted(tally.flavors)]
 
 
