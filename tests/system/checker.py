@@ -261,6 +261,33 @@ async def check_usage(facts: Facts) -> None:
     facts.expect(not drift, f"counters had drifted: {[row['body'] for row in drift]}", Fault.OVERALLOCATED)
 
 
+async def check_limits(facts: Facts) -> None:
+    """No virtual pool ever held more at once than the highest of its hard limits."""
+    told = await facts.connection.fetch(
+        "SELECT subject, body->'virtual_pool'->'limits' AS limits FROM quota.outbox"
+        " WHERE type = 'quota.virtual_pool_changed.v1'"
+    )
+    hard: dict[tuple[str, str, str], int] = defaultdict(int)
+    for row in told:
+        named = {("cpu", ""): row["limits"]["cpu"], ("memory", ""): row["limits"]["memory"]}
+        named |= {("device", flavor): limit for flavor, limit in row["limits"]["devices"].items()}
+        for (resource, flavor), limit in named.items():
+            most = limit["guaranteed"] + limit["borrow"] if limit["hard"] is None else limit["hard"]
+            key = (row["subject"], resource, flavor)
+            hard[key] = max(hard[key], most)
+    spans: dict[tuple[str, str, str], list[tuple[datetime, datetime, int]]] = defaultdict(list)
+    for body in facts.allocations.values():
+        since, until = _instant(body["bound_at"]), _instant(body["released_at"]) if body["released_at"] else _FAR
+        pool = body["virtual_pool_id"]
+        spans[pool, "cpu", ""].append((since, until, body["cpu_milli"]))
+        spans[pool, "memory", ""].append((since, until, body["memory_mib"]))
+        for share in body["devices"]:
+            spans[pool, "device", share["flavor"]].append((since, until, share["milli"]))
+    for key, held in spans.items():
+        peak = highest_sum(held)
+        facts.expect(peak <= hard[key], f"{key}: {peak} held at once, at most {hard[key]} allowed", Fault.OVERALLOCATED)
+
+
 async def check_attempts(facts: Facts) -> None:
     """No task is ever held or run by two attempts at once, by the scheduler's rows and by the agent's journal."""
     rows = await facts.connection.fetch(
@@ -353,6 +380,7 @@ CHECKS: tuple[Callable[[Facts], Awaitable[None]], ...] = (
     check_jobs,
     check_devices,
     check_usage,
+    check_limits,
     check_attempts,
     check_journal,
 )
