@@ -74,6 +74,7 @@ class FakeControlPlane:
         self.heartbeat_seconds = 1
         self.token_seconds = 300.0
         self.away = False
+        self.refused_away = 0
         self.node_state = NodeState.CHECKING
         self.node_ids: dict[str, NodeId] = {}
         self.joins = 0
@@ -276,6 +277,7 @@ def _add_failures(app: FastAPI, plane: FakeControlPlane) -> None:
 
     @app.middleware("http")
     async def be_away(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        plane.refused_away += plane.away
         return Response("away", 503) if plane.away else await call_next(request)
 
     @app.exception_handler(FakeProblem)

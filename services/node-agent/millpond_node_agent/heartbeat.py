@@ -154,8 +154,8 @@ class Pulse:
 
     async def beat(self) -> None:
         """A sign of life each period, the first one at a random instant within it."""
-        await self._plane.session()
         backoff = Backoff()
+        await self._open_first_session(backoff)
         pause = random.uniform(0, self._heartbeat_seconds)
         while True:
             await asyncio.sleep(pause)
@@ -165,6 +165,15 @@ class Pulse:
                 pause = 0.0 if len(self._signals) >= _SIGNALS_PER_BEAT else self._heartbeat_seconds
             except (Away, Refused) as error:
                 pause = _pause(backoff, error)
+
+    async def _open_first_session(self, backoff: Backoff) -> None:
+        """Only a session tells the period. An agent that starts while nobody answers waits, as all others do."""
+        while True:
+            try:
+                await self._plane.session()
+                return
+            except Away as away:
+                await asyncio.sleep(_pause(backoff, away))
 
     async def report_ready(self) -> None:
         """Check the node and say so, whenever that was asked for."""

@@ -140,6 +140,19 @@ async def test_agent_when_the_control_plane_is_away_at_the_start_then_it_waits_a
     assert bench.log_text().count("control_plane_away") == 1
 
 
+async def test_agent_when_it_starts_again_while_the_control_plane_is_away_then_it_waits(bench: Bench) -> None:
+    plane = bench.plane
+    async with bench.agent():
+        await eventually(lambda: plane.ready)
+    sessions = plane.incarnation
+    plane.away = True
+    async with bench.agent() as running:
+        await eventually(lambda: plane.refused_away > 2)
+        assert not running.done()
+        plane.away = False
+        await eventually(lambda: plane.incarnation > sessions)
+
+
 async def test_reports_when_one_spoils_its_batch_then_only_that_one_is_dropped(bench: Bench) -> None:
     plane = bench.plane
     async with bench.agent():
