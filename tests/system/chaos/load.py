@@ -78,7 +78,7 @@ class ChaosLoad:
         """Asks until `end`; an operation that is under way is settled first."""
         makers: list[Callable[[], Awaitable[None]]] = [
             *(self._submitting(submitter) for submitter in self.submitters),
-            *2 * (self._make_project, self._make_key, self._make_join_token),
+            *3 * (self._make_project, self._make_key, self._make_join_token),
             self._change_limits,
             self._replace_policy,
             self._publish_prices,
