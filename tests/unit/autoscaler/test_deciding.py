@@ -45,6 +45,9 @@ def test_steady_load_when_inside_the_band_then_nothing() -> None:
         # In one piece: three tasks of five devices need three nodes, not two.
         ({"demand": (shape(3, devices=5),)}, 3),
         ({"demand": (shape(20, milli=500),)}, 2),
+        # 40 GiB of 80: two on a device, however few milli; in proportion they would be ten.
+        ({"demand": (shape(32, milli=100, device_memory_mib=40_960),)}, 2),
+        ({"demand": (shape(8, 1, 100, device_memory_mib=41_000, cpu_milli=1), shape(64, 1, 100, cpu_milli=1))}, 2),
         ({"demand": (shape(3, cpu_milli=40_000),)}, 3),
         # A gang of sixteen devices needs two nodes.
         ({"demand": (shape(16, gang_size=16),)}, 2),
@@ -76,6 +79,7 @@ def test_demand_when_nodes_on_their_way_serve_it_then_no_more_however_high_the_l
         shape(5, architectures=("aarch64",)),
         shape(5, labels={"rack": "1"}),
         shape(5, memory_mib=1_000_000),
+        shape(5, device_memory_mib=81_921),
         # More devices than ten nodes have: it could never start, however many of them there were.
         shape(96, gang_size=96),
     ],

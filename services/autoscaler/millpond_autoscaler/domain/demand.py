@@ -8,8 +8,10 @@ tasks of five devices each, where a node has eight.
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from millpond_contracts.bodies.scaling import DemandShape, NodeTemplate
+from millpond_contracts.fleets import find_catalogue_entry
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 
 
@@ -30,12 +32,13 @@ class Binding:
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of one node: whole devices, and what remains of devices that are shared."""
+    """What is left of one node: whole devices of so much memory each, and milli and MiB of devices that are shared."""
 
     whole: int
+    device_memory_mib: int
     cpu_milli: int
     memory_mib: int
-    shared: list[int] = field(default_factory=list)
+    shared: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, shape: DemandShape, wanted: int) -> int:
         """Takes as many of `wanted` tasks as fit; how many."""
@@ -44,21 +47,24 @@ class _Room:
             count = min(count, self.whole // shape.device_count)
             self.whole -= count * shape.device_count
         else:
-            count = self._take_shares(shape.device_milli, count)
+            count = self._take_shares(shape.device_milli, shape.device_memory_mib, count)
         self.cpu_milli -= count * shape.cpu_milli
         self.memory_mib -= count * shape.memory_mib
         return count
 
-    def _take_shares(self, milli: int, wanted: int) -> int:
+    def _take_shares(self, milli: int, memory_mib: int | None, wanted: int) -> int:
+        """Slices of `milli`, each with so much of its device's memory; None = in proportion."""
+        size = self.device_memory_mib * milli // WHOLE_DEVICE_MILLI if memory_mib is None else memory_mib
         taken = 0
-        for index, rest in enumerate(self.shared):
-            here = min(wanted - taken, rest // milli)
-            self.shared[index] -= here * milli
-            taken += here
-        while taken < wanted and self.whole:
-            here = min(wanted - taken, WHOLE_DEVICE_MILLI // milli)
-            self.whole -= 1
-            self.shared.append(WHOLE_DEVICE_MILLI - here * milli)
+        for index in range(len(self.shared) + self.whole):
+            if taken == wanted:
+                break
+            if index == len(self.shared):
+                self.whole -= 1
+                self.shared.append((WHOLE_DEVICE_MILLI, self.device_memory_mib))
+            free_milli, free_memory = self.shared[index]
+            here = min(wanted - taken, free_milli // milli, free_memory // size if size else wanted)
+            self.shared[index] = (free_milli - here * milli, free_memory - here * size)
             taken += here
         return taken
 
@@ -73,6 +79,7 @@ def serves(template: NodeTemplate, flavor: str, shape: DemandShape) -> bool:
         and (not shape.architectures or template.arch in shape.architectures)
         and all(template.labels.get(key) == value for key, value in shape.labels.items())
         and shape.device_count <= template.devices
+        and (shape.device_memory_mib or 0) <= _device_memory(template.model, template.vendor)
         and shape.cpu_milli <= template.cpu_milli
         and shape.memory_mib <= template.memory_mib
     )
@@ -139,7 +146,14 @@ def _fill(rooms: Sequence[_Room], shape: DemandShape, wanted: int) -> int:
 
 
 def _empty(template: NodeTemplate) -> _Room:
-    return _Room(template.devices, template.cpu_milli, template.memory_mib)
+    memory = _device_memory(template.model, template.vendor)
+    return _Room(template.devices, memory, template.cpu_milli, template.memory_mib)
+
+
+@lru_cache
+def _device_memory(model: str, vendor: str | None) -> int:
+    """MiB of one device of a template's model; 0 = not known, and no task that asks for memory is placed on it."""
+    return find_catalogue_entry(model, vendor).device_memory_mib or 0
 
 
 def _largest_first(shape: DemandShape) -> tuple[int, int, int, str]:
