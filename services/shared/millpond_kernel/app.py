@@ -211,7 +211,9 @@ def make_kernel(service: ServiceApp) -> Kernel:
     authenticator = Authenticator(database, issuers, DenySet())
     doorbell = Doorbell(redis, doorbell_channel(settings.redis_prefix, name))
     database.on_commit = doorbell.ring
-    rates = TenantRates(name, settings.tenant_requests_per_second, settings.tenant_requests_burst)
+    rates = TenantRates(
+        name, settings.tenant_requests_per_second, settings.tenant_requests_burst, settings.tenant_streams
+    )
     return Kernel(settings, name, database, redis, clients, authenticator, doorbell, rates)
 
 

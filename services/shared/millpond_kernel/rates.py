@@ -1,4 +1,4 @@
-"""How often the callers of one tenant may ask: a bucket of requests for each tenant in each process (decision 150).
+"""How much the callers of one tenant may ask: a bucket of requests, and so many open streams (decision 150).
 
 Operators, services and nodes belong to no tenant and are never held back: a heartbeat that waits behind somebody's
 script would cost a node its lease.
@@ -6,7 +6,9 @@ script would cost a node its lease.
 
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TenantId
@@ -18,26 +20,35 @@ from millpond_kernel.tenancy import Principal
 REMEMBERED_TENANTS = 10_000
 # A tenant that is held back is named in the log at most so often.
 LOG_EVERY_SECONDS = 60.0
+STREAM_RETRY_SECONDS = 10
 
 
 class TenantRates:
-    """A bucket for each tenant: `burst` requests at once, `per_second` on average.
+    """A bucket for each tenant, `burst` requests at once and `per_second` on average; and its open streams, counted.
 
-    Kept as the instant at which the bucket will be full again (the generic cell rate algorithm, ITU-T I.371).
+    A bucket is kept as the instant at which it will be full again (the generic cell rate algorithm, ITU-T I.371).
     """
 
     def __init__(
-        self, service: str, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic
+        self,
+        service: str,
+        per_second: float,
+        burst: int,
+        streams: int = 1,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
         per_second: requests that come back each second, more than 0.
         burst: the most that may come at once, at least 1.
+        streams: the most that may be open at once, at least 1.
         clock: seconds that never go back.
         """
         self._service = service
         self._per_second = per_second
         self._burst = burst
+        self._streams = streams
         self._clock = clock
+        self._open = Counter[TenantId]()
         self._full_at: dict[TenantId, float] = {}
         self._told_at: dict[TenantId, float] = {}
 
@@ -72,6 +83,33 @@ class TenantRates:
             self._full_at = {one: until for one, until in self._full_at.items() if until > now}
         self._full_at[tenant] = full_at
         return 0.0
+
+    def streamed(self, caller: Principal, parts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+        """The parts as they come, an open stream of the caller's tenant until they end or nobody reads on.
+
+        Raises:
+            ProblemError: 429 while too many are open; nothing was begun.
+        """
+        tenant = caller.tenant_id
+        if tenant is None:
+            return parts
+        if self._open[tenant] >= self._streams:
+            REQUESTS_LIMITED.labels(self._service).inc()
+            self._tell(tenant)
+            detail = f"{self._streams} watches and followed logs of this tenant are open here; end one of them first."
+            raise ProblemError(ErrorCode.RATE_LIMITED, detail, retry_after_seconds=STREAM_RETRY_SECONDS)
+        return self._counted(tenant, parts)
+
+    async def _counted(self, tenant: TenantId, parts: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+        self._open[tenant] += 1
+        try:
+            async with aclosing(parts):
+                async for part in parts:
+                    yield part
+        finally:
+            self._open[tenant] -= 1
+            if not self._open[tenant]:
+                del self._open[tenant]
 
     @property
     def remembered(self) -> int:

@@ -82,6 +82,13 @@ class ServiceSettings(BaseSettings):
         validation_alias=shared("tenant_requests_burst"),
         description="most requests of one tenant at once, before that rate holds",
     )
+    tenant_streams: int = Field(
+        1_000,
+        ge=1,
+        le=100_000,
+        validation_alias=shared("tenant_streams"),
+        description="most watches and followed logs of one tenant that one process of one service keeps open",
+    )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (),
         validation_alias=shared("cors_origins"),

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -128,7 +128,8 @@ def _add_watch(router: APIRouter, service: str) -> None:
         With a `subject` it starts with the oldest event of it that is kept.
         """
         wanted = after if last_event_id is None else last_event_id
-        async with request.app.state.kernel.database.begin(SYSTEM) as unit:
+        kernel = request.app.state.kernel
+        async with kernel.database.begin(SYSTEM) as unit:
             head = await _head(unit)
             if subject is not None and wanted is None:
                 wanted = await _oldest(unit, head) - 1
@@ -136,7 +137,7 @@ def _add_watch(router: APIRouter, service: str) -> None:
             if start < min(head, await _oldest(unit, head) - 1):
                 raise ProblemError(ErrorCode.FEED_GONE, f"Events after {start} are no longer kept; read the lists.")
         return StreamingResponse(
-            _watch(request, service, start, follow, subject),
+            kernel.rates.streamed(caller, _watch(request, service, start, follow, subject)),
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
@@ -198,7 +199,7 @@ def _audit_view(row: Any) -> AuditView:
 
 async def _watch(
     request: Request, service: str, after: int, follow: bool, subject: str | None = None
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     kernel = request.app.state.kernel
     credentials = request.headers.get("authorization")
     yield f": watching {service} after {after}\n\n"

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import httpx
 import pytest
 
+from tests.fakes.control_plane import serving
 from tests.integration.databases import MigratedDatabase
 from tests.integration.services import Caller, Services, run_services
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -62,3 +65,31 @@ async def test_services_when_they_ask_often_then_not_held_back(migrated: Migrate
         service = services.as_key(services.settings["quota"].service_key.get_secret_value())
         answers = [await service("GET", "/internal/v1/events/quota") for _ in range(5)]
         assert {answer.status_code for answer in answers} == {200}
+
+
+async def test_streams_when_a_tenant_has_too_many_open_then_429_until_one_ends(migrated: MigratedDatabase) -> None:
+    async with run_services(migrated, ["quota"], workers=False, tenant_streams=1) as services:
+        busy, calm, operator = await member_of(services, "busy"), await member_of(services, "calm"), services.as_key()
+        assert isinstance(services.transport, httpx.ASGITransport)
+        async with serving(services.transport.app) as url, httpx.AsyncClient(base_url=url) as http:
+
+            async def status(caller: Caller) -> int:
+                """Of a watch that the caller opens and leaves at once."""
+                asked = {"Authorization": f"Bearer {caller.credentials}"}
+                async with http.stream("GET", "/v1/events/quota", headers=asked) as answer:
+                    return answer.status_code
+
+            headers = {"Authorization": f"Bearer {busy.credentials}"}
+            async with http.stream("GET", "/v1/events/quota", headers=headers) as first:
+                lines = first.aiter_lines()  # kept: the stream would end with it
+                await anext(lines)
+                refused = await http.get("/v1/events/quota", headers=headers)
+                assert (refused.status_code, refused.json()["code"]) == (429, "kernel.rate.limited")
+                assert int(refused.headers["retry-after"]) > 0
+                assert [await status(calm), await status(operator)] == [200, 200]
+                assert (await busy("GET", "/v1/me")).status_code == 200
+
+            async def may_again() -> bool:
+                return await status(busy) == 200
+
+            await eventually(may_again)

@@ -1,7 +1,7 @@
 """Logs: agents push chunks, people read pages or follow."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -13,7 +13,6 @@ from millpond_contracts.ids import JobId, TaskId
 from millpond_kernel.app import Kernel
 from millpond_kernel.auth import NodeCaller, ReaderCaller
 from millpond_kernel.db import SYSTEM
-from millpond_kernel.tenancy import Principal
 from millpond_scheduler.providers.log_folder import LogStore
 from millpond_scheduler.usecases.logs import find_attempt, read_page, take_chunk
 from millpond_scheduler.usecases.work import node_call
@@ -59,19 +58,20 @@ async def read_logs(
     # The attempt is fixed now: a retry that starts meanwhile has a log of its own.
     wanted = attempt or (found.attempt if found.allocation is not None else None)
     return StreamingResponse(
-        _follow(request, caller, job_id, found.task, wanted, offset),
+        kernel.rates.streamed(caller, _follow(request, job_id, found.task, wanted, offset)),
         media_type="text/plain; charset=utf-8",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
 
 
 async def _follow(
-    request: Request, caller: Principal, job: JobId, task: TaskId, attempt: int | None, offset: int
-) -> AsyncIterator[str]:
+    request: Request, job: JobId, task: TaskId, attempt: int | None, offset: int
+) -> AsyncGenerator[str, None]:
     kernel: Kernel = request.app.state.kernel
     store: LogStore = request.app.state.logs
     while True:
-        kernel.authenticator.check(caller)
+        # Again and again: the key may be revoked or expire while its log is followed.
+        caller = await kernel.authenticator.authenticate(request.headers.get("authorization"))
         async with kernel.database.begin(caller.scope) as unit:
             found = await find_attempt(unit, job, task, attempt)
         page = await read_page(store, found, offset)
