@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millpond.cli.amounts import show_age
+from millpond.cli.amounts import show_age, show_time
 from millpond.cli.failures import REFUSED
 from millpond.cli.rendering import make_table, show_json, state
 from millpond.cli.session import IMPATIENCE, STACK, Output, OutputOption, connect, out
@@ -21,13 +21,12 @@ _DOES = {
     "billing": "what it cost",
     "autoscaler": "how much there should be",
 }
-_REMEDIES = {
-    "database": "look at PostgreSQL; nothing is lost, and the service goes on by itself once it answers",
-    "schema": "run `millpond migrate`",
-    "keys": "the service needs quota to check keys; see `millpond status quota`",
-    "worker": "see the worker's log in the stack's `logs` folder; it is started again by itself",
-    "service": "see its log in the stack's `logs` folder; it is started again by itself",
-}
+# A service that does not answer cannot say what follows.
+_SILENT = HealthPart(
+    ok=False,
+    effect="its requests are answered 503; tasks run on, and nothing acknowledged is lost",
+    remedy="see its log in the stack's `logs` folder; one that ended is started again; see `millpond doctor`",
+)
 
 
 def status(
@@ -49,8 +48,8 @@ def status(
     else:
         rows = [(each.service, state(each.status), _DOES.get(each.service, "-"), _why(each)) for each in found]
         out().print(make_table([("service", False), ("is", False), ("answers", False), ("why", False)], rows))
-        for part in {name for each in found for name, value in each.parts.items() if not value.ok}:
-            out().print(Text(f"{part}: {_REMEDIES.get(part, 'see the logs')}"))
+        for what, services in _advice(found).items():
+            out().print(Text(f"{', '.join(services)}: {what}"))
     if any(each.status != "ok" for each in found):
         raise typer.Exit(REFUSED)
 
@@ -69,18 +68,30 @@ def find_health(client: Client, services: tuple[str, ...]) -> list[ServiceHealth
             silent += isinstance(error, Unreachable)
             if silent == len(services):
                 raise
-            part = HealthPart(ok=False, reason=error.detail)
+            part = _SILENT.model_copy(update={"reason": error.detail})
             found.append(ServiceHealth(service=service, status="down", ready=False, parts={"service": part}))
     return found
 
 
+def tell_part(name: str, part: HealthPart) -> str:
+    """An unwell part: its name, why, and since when, as instant and duration."""
+    since = "" if part.since is None else f" (since {show_time(part.since)}, {show_age(part.since)})"
+    return f"{name}: {part.reason or 'not well'}{since}"
+
+
 def _why(each: ServiceHealth) -> str:
-    reasons = [f"{name}: {part.reason or 'not well'}{_since(part)}" for name, part in each.parts.items() if not part.ok]
-    return "; ".join(reasons) or "-"
+    return "; ".join(tell_part(name, part) for name, part in each.parts.items() if not part.ok) or "-"
 
 
-def _since(part: HealthPart) -> str:
-    return "" if part.since is None else f" (for {show_age(part.since)})"
+def _advice(found: list[ServiceHealth]) -> dict[str, list[str]]:
+    """What follows and what to do -> the services and parts that say so, so that one cause is told once."""
+    advice: dict[str, list[str]] = {}
+    for each in found:
+        for name, part in each.parts.items():
+            if not part.ok:
+                what = f"{part.effect or 'not known what follows'}\n  → {part.remedy or 'see the logs'}"
+                advice.setdefault(what, []).append(f"{each.service} ({name})")
+    return advice
 
 
 def register(app: typer.Typer) -> None:

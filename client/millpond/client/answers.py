@@ -7,11 +7,16 @@ from millpond_contracts.quantities import Instant
 
 
 class HealthPart(BaseModel):
-    """One thing that a service needs: its database, its schema, its worker."""
+    """One thing that a service needs: its database, its schema, its worker.
+
+    Unwell it has a `reason`; `effect` = what follows for people, `remedy` = what to do.
+    """
 
     ok: bool
     reason: str | None = None
     since: Instant | None = None
+    effect: str | None = None
+    remedy: str | None = None
 
 
 class ServiceHealth(Outgoing):

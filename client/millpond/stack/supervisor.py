@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import signal
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from graphlib import CycleError, TopologicalSorter
@@ -52,6 +53,7 @@ class Supervisor:
         self._processes: dict[str, SupervisedProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._started_at = datetime.now(UTC)
+        self._booted_seconds = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._stop_wanted = asyncio.Event()
         self._write_due = False
 
@@ -61,6 +63,7 @@ class Supervisor:
         return StackStatus(
             supervisor_pid=os.getpid(),
             started_at=self._started_at,
+            booted_seconds=self._booted_seconds,
             processes=tuple(process.status for process in self._processes.values()),
         )
 

@@ -23,6 +23,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
         ServiceApp(
             settings=settings,
             routers=(tenants.router, api_keys.router, api_keys.internal, virtual_pools.router, reservations.router),
+            standstill="the other services learn of changed tenants, keys and limits later",
             snapshots={
                 "tenants": snapshot_tenants,
                 "projects": snapshot_projects,

@@ -30,6 +30,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
                 flavors.router,
                 join_tokens.router,
             ),
+            standstill="nodes that fall silent are not noticed, and capacity and pools stand still; tasks run on",
             snapshots={
                 "nodes": snapshots.snapshot_nodes,
                 "pools": snapshots.snapshot_pools,

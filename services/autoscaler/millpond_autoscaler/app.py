@@ -14,6 +14,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
         ServiceApp(
             settings=settings or Settings(),
             routers=(policies.router, decisions.router, orders.router, signals.router),
+            standstill="pools neither grow nor shrink; what runs is untouched",
             transport=transport,
         )
     )

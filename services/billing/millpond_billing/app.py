@@ -29,6 +29,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
                 reports.router,
                 reconciliations.router,
             ),
+            standstill="charges, statements and exports come later; nothing that was held is lost",
             snapshots={"prices": list_price_items},
             on_start=on_start,
             transport=transport,

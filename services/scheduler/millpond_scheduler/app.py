@@ -39,6 +39,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
         ServiceApp(
             settings=chosen,
             routers=[module.router for module in (jobs, tasks, logs, plans, allocations, queues, usage, work)],
+            standstill="nothing new is placed and nothing is stopped when due; tasks run on",
             snapshots=SNAPSHOTS,
             on_start=start,
             on_stop=stop,

@@ -1,12 +1,14 @@
 """The scheduler's worker: consumers, the leader of the cycle, loops, relay."""
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 import httpx
 
 from millpond_kernel.doorbell import DoorListener
-from millpond_kernel.loops import Loop
+from millpond_kernel.loops import Loop, Unwell
 from millpond_kernel.outbox import doorbell_channel
 from millpond_kernel.pausing import Stop
 from millpond_kernel.streams import Consumer
@@ -24,6 +26,8 @@ from millpond_scheduler.settings import Settings
 # A leader that fails so often in a row makes the worker not ready.
 MAX_FAILURES = 3
 LOOK_SECONDS = 5.0
+# Longer than a statement may take.
+MAX_STEP_SECONDS = 45.0
 
 
 def create_worker(
@@ -66,10 +70,21 @@ def _make_leader(kernel: WorkerKernel, settings: Settings) -> Leader:
 
 
 def _watch(leader: Leader) -> Loop:
-    """Shows a leader that fails as a failing loop, so that the worker is not ready and says why."""
+    """Shows a leader that fails or stands still, so that the worker is not ready and says why."""
 
     async def look(now: datetime) -> None:
-        if leader.failures >= MAX_FAILURES:
-            raise RuntimeError(f"the leader fails: {leader.last_error}")
+        pass
 
-    return Loop("leader", LOOK_SECONDS, run_pass=look)
+    return Loop("leader", LOOK_SECONDS, run_pass=look, unwell=partial(why_unwell, leader))
+
+
+def why_unwell(leader: Leader) -> Unwell | None:
+    """What a person must know of a leader: its steps fail, or one does not end."""
+    effect, remedy = "nothing new is placed; tasks run on", "see the log of the scheduler's worker"
+    if leader.failures >= MAX_FAILURES:
+        return Unwell(f"the leader does not plan: {(leader.last_error or '').partition(':')[0]}", effect, remedy)
+    seconds = time.monotonic() - leader.stepped_monotonic
+    if seconds > MAX_STEP_SECONDS:
+        remedy += ", look at PostgreSQL, and end the process: another is started by itself"
+        return Unwell(f"the leader has not ended its step for {seconds:.0f} s", effect, remedy)
+    return None

@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -22,11 +21,12 @@ from millpond_contracts.events.quota import ApiKeyRevoked, RoleChanged, TenantCh
 from millpond_kernel.auth import Authenticator, DenySet
 from millpond_kernel.border import Border, WriteGate
 from millpond_kernel.clients import ServiceAway, ServiceClient, away_problem
-from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
+from millpond_kernel.db import Database
 from millpond_kernel.describing import PROBLEM_RESPONSES, DescribedApp, errors_router, name_operation
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.filters import known_query
 from millpond_kernel.following import Follower
+from millpond_kernel.health import Health
 from millpond_kernel.outbox import doorbell_channel
 from millpond_kernel.problem import add_problem_handlers, problem_response
 from millpond_kernel.rates import TenantRates
@@ -34,10 +34,6 @@ from millpond_kernel.revisions import code_head, may_serve
 from millpond_kernel.settings import ServiceSettings
 from millpond_kernel.tokens import TokenIssuer
 from millpond_kernel.watching import SnapshotSource, feed_router, health_router, public_router
-
-# A worker that has not told its state for so long counts as absent.
-WORKER_SILENCE_SECONDS = 15
-
 
 # What a page may send and read. Credentials are a header that it sets itself, never a cookie.
 _CORS: dict[str, Any] = {
@@ -63,9 +59,9 @@ class Kernel:
     authenticator: Authenticator
     doorbell: Doorbell
     rates: TenantRates
+    health: Health
     issuer: TokenIssuer | None = None
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-    part_states: dict[str, tuple[bool, str]] = field(default_factory=dict)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     long_polls: list[Callable[[], None]] = field(default_factory=list)
 
@@ -81,73 +77,19 @@ class Kernel:
         self.woken.set()
         self.woken = asyncio.Event()
 
-    async def health(self) -> dict[str, Any]:
-        """Parts with `ok`, since when, and when not the reason; `ready` for HTTP; `status` ok, degraded or down."""
-        parts: dict[str, Any] = {"database": {"ok": True}, "schema": {"ok": True}, "keys": {"ok": True}}
-        parts["worker"] = {"ok": False, "reason": "not known"}
-        try:
-            revision = await self.database.schema_revision()
-            if not may_serve(revision):
-                parts["schema"] = {
-                    "ok": False,
-                    "reason": f"database at {revision}, code at {code_head()}: run millpond migrate",
-                }
-            else:
-                parts["keys"] = await self._keys_health()
-                parts["worker"] = await self._worker_health()
-        except DATABASE_ERRORS as error:
-            parts["database"] = {"ok": False, "reason": f"does not answer: {type(error).__name__}"}
-        ready = parts["database"]["ok"] and parts["schema"]["ok"] and parts["keys"]["ok"]
-        status = "down" if not ready else "ok" if parts["worker"]["ok"] else "degraded"
-        for name, part in parts.items():
-            part["since"] = self._since(name, part["ok"])
-        return {"service": self.service, "status": status, "ready": ready, "parts": parts}
-
-    def _since(self, part: str, is_ok: bool) -> str:
-        """When this process first saw the part like this; it looks when it is asked."""
-        was_ok, since = self.part_states.get(part, (None, ""))
-        if was_ok is not is_ok:
-            since = datetime.now(UTC).isoformat(timespec="seconds")
-            self.part_states[part] = (is_ok, since)
-        return since
-
-    async def _keys_health(self) -> dict[str, Any]:
-        if not self.authenticator.has_keys:
-            await self.authenticator.load_keys()
-        if self.authenticator.has_keys:
-            return {"ok": True}
-        return {"ok": False, "reason": "no key to verify tokens with: quota does not answer"}
-
-    async def _worker_health(self) -> dict[str, Any]:
-        async with self.database.begin(SYSTEM) as unit:
-            rows = await unit.fetch(
-                "SELECT ready, state, updated_at FROM worker_state WHERE updated_at > clock_timestamp()"
-                " - make_interval(secs => $1) ORDER BY ready DESC",
-                float(WORKER_SILENCE_SECONDS),
-            )
-        if not rows:
-            return {
-                "ok": False,
-                "reason": f"no worker of this service has told its state for {WORKER_SILENCE_SECONDS} s",
-            }
-        best = rows[0]
-        answer: dict[str, Any] = {"ok": bool(best["ready"]), "workers": len(rows), "state": best["state"]}
-        if not best["ready"]:
-            answer["reason"] = best["state"].get("reason", "the worker is behind")
-        return answer
-
 
 @dataclass(frozen=True, slots=True)
 class ServiceApp:
     """What a service gives to `build_app`.
 
     `issues` = tokens of this service's issuer name are signed here. `exchange` = how API keys are exchanged without
-    HTTP (quota).
+    HTTP (quota). `standstill` = what follows for people while its worker does not work.
     `on_start`/`on_stop` run inside the lifespan, after and before the kernel's own parts.
     """
 
     settings: ServiceSettings
     routers: Sequence[APIRouter]
+    standstill: str
     snapshots: Mapping[str, SnapshotSource] = field(default_factory=dict)
     issues: bool = False
     exchange: Callable[["Kernel", str], Awaitable[TokenAnswer]] | None = None
@@ -214,7 +156,8 @@ def make_kernel(service: ServiceApp) -> Kernel:
     rates = TenantRates(
         name, settings.tenant_requests_per_second, settings.tenant_requests_burst, settings.tenant_streams
     )
-    return Kernel(settings, name, database, redis, clients, authenticator, doorbell, rates)
+    health = Health(name, database, redis, authenticator, service.standstill)
+    return Kernel(settings, name, database, redis, clients, authenticator, doorbell, rates, health)
 
 
 def _lifespan(service: ServiceApp) -> Callable[[FastAPI], Any]:
@@ -249,6 +192,7 @@ async def _started_kernel(service: ServiceApp, stack: AsyncExitStack) -> Kernel:
     if service.exchange is not None:
         kernel.authenticator.exchange = partial(service.exchange, kernel)
     await kernel.authenticator.read_keys()
+    stack.push_async_callback(kernel.health.stop)
     kernel.doorbell.start()
     stack.push_async_callback(kernel.doorbell.stop)
     for publisher, take in (("quota", deny_from(kernel)), (name, kernel.wake)):

@@ -91,13 +91,27 @@ class ConsumerRunner:
                 log.warning(
                     "consumer_waits", consumer=self.consumer.name, error=f"{type(error).__name__}: {error}"[:200]
                 )
+                self._note_trouble(error)
                 await sleep_or_stop(stop, 0.5)
             except FeedGone:
                 await self._load_snapshots_quietly(stop)
             except FeedBehind as error:
                 log.error("consumer_ahead_of_feed", consumer=self.consumer.name, error=str(error))
                 ALARMS.labels(self._database.service, "consumer_ahead_of_feed").inc()
+                self._note_trouble(error)
                 await sleep_or_stop(stop, 5.0)
+
+    def _note_trouble(self, error: Exception) -> None:
+        consumer = self.consumer
+        if consumer.trouble is None:
+            consumer.trouble_monotonic = time.monotonic()
+        consumer.is_ahead = isinstance(error, FeedBehind)
+        # The kind alone: what an error says may name a tenant's things.
+        consumer.trouble = (
+            f"is ahead of {consumer.publisher}, whose database was put back to an earlier state"
+            if consumer.is_ahead
+            else f"waits for {consumer.publisher}: {type(error).__name__}"
+        )
 
     async def _load_cursor(self) -> int:
         async with self._database.begin(SYSTEM) as unit:
@@ -162,6 +176,7 @@ class ConsumerRunner:
             head, envelopes = await read_feed(self._feed, self.consumer.publisher, cursor)
             if head < cursor:
                 raise FeedBehind(f"the cursor is at {cursor}, {self.consumer.publisher} at {head}")
+            self.consumer.trouble = None
             self._set_lag(head - cursor)
             if not envelopes:
                 return cursor
@@ -269,6 +284,7 @@ class ConsumerRunner:
         try:
             await load_snapshots(self._database, self._feed, self.consumer)
         except _WAITED_OUT as error:
+            self._note_trouble(error)
             log.warning("snapshot_waits", consumer=self.consumer.name, error=type(error).__name__)
             await sleep_or_stop(stop, 1.0)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -41,6 +41,7 @@ DATABASE_ERRORS: tuple[type[Exception], ...] = (*AWAY_ERRORS, OSError, asyncpg.P
 
 ACQUIRE_SECONDS = 5.0
 COMMAND_SECONDS = 30.0
+FULL_SECONDS = 60.0
 _LOST_OR_WRONG = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
@@ -76,11 +77,16 @@ class UnsafeRole(RuntimeError):
 
 
 class Database:
-    """The pool of one service. `on_commit` is called after each commit that wrote events."""
+    """The pool of one service. `on_commit` is called after each commit that wrote events.
+
+    `away_since` = when it stopped answering; None = it answers.
+    """
 
     def __init__(self, service: str, url: str, *, pool_size: int = 8) -> None:
         self.service = service
         self.on_commit: Callable[[], None] = lambda: None
+        self.away_since: datetime | None = None
+        self._full: tuple[datetime, float] | None = None
         self._url = url
         self._pool_size = pool_size
         self._pool: asyncpg.Pool | None = None
@@ -170,15 +176,34 @@ class Database:
         try:
             connection = await self._pool.acquire(timeout=ACQUIRE_SECONDS)
         except (OSError, *_LOST_OR_WRONG) as error:
+            self._note_away(error)
             raise DatabaseAway(f"{self.service}: no connection to the database ({type(error).__name__})") from error
         try:
             yield connection
+        except AWAY_ERRORS as error:
+            self._note_away(error)
+            raise
         except _LOST_OR_WRONG as error:
             if _is_lost(connection):
+                self._note_away(error)
                 raise DatabaseAway(f"{self.service}: the connection to the database was lost") from error
             raise
+        else:
+            self.away_since = None
         finally:
             await self._release(connection)
+
+    @property
+    def full_since(self) -> datetime | None:
+        """Since when it refuses writes for want of space; None when it refused none within the last minute."""
+        return None if self._full is None or time.monotonic() - self._full[1] > FULL_SECONDS else self._full[0]
+
+    def _note_away(self, error: Exception) -> None:
+        now = datetime.now(UTC)
+        if isinstance(error, asyncpg.DiskFullError):
+            self._full = (self.full_since or now, time.monotonic())
+        else:
+            self.away_since = self.away_since or now
 
     async def _release(self, connection: asyncpg.Connection) -> None:
         if self._pool is None:

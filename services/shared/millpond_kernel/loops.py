@@ -21,12 +21,20 @@ Pass = Callable[[datetime], Awaitable[None]]
 LeasedPass = Callable[[datetime, Lease], Awaitable[None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Unwell:
+    """The first thing that a person must know of a worker; anybody may read it, so it names nobody's things."""
+
+    reason: str
+    effect: str
+    remedy: str
+
+
 @dataclass(slots=True)
 class Loop:
     """A named control loop. With `lease_seconds` only the holder of the lease `name` runs passes.
 
-    `unwell` says what a person must look at though the passes succeed, or None; anybody may read it, so it names
-    nobody's things.
+    `unwell` says what a person must look at though the passes succeed, or None.
     """
 
     name: str
@@ -34,9 +42,10 @@ class Loop:
     run_pass: Pass | None = None
     run_leased_pass: LeasedPass | None = None
     lease_seconds: float | None = None
-    unwell: Callable[[], str | None] | None = None
+    unwell: Callable[[], Unwell | None] | None = None
     failures: int = field(default=0, init=False)
     last_error: str | None = field(default=None, init=False)
+    began_monotonic: float | None = field(default=None, init=False)
     last_pass_monotonic: float | None = field(default=None, init=False)
     ran: bool = field(default=False, init=False)
 
@@ -68,7 +77,7 @@ class LoopRunner:
 
     async def _pass_once(self) -> None:
         loop, service = self._loop, self._database.service
-        started = time.monotonic()
+        loop.began_monotonic = started = time.monotonic()
         try:
             loop.ran = ran = await self._run_pass()
             loop.failures, loop.last_error = 0, None
@@ -83,7 +92,7 @@ class LoopRunner:
             outcome = "error"
             self._failed(error)
             log.error("loop_failed", service=service, loop=loop.name, exc_info=error)
-        loop.last_pass_monotonic = time.monotonic()
+        loop.began_monotonic, loop.last_pass_monotonic = None, time.monotonic()
         LOOP_PASSES.labels(service, loop.name, outcome).inc()
         LOOP_SECONDS.labels(service, loop.name).observe(time.monotonic() - started)
 

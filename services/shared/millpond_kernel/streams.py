@@ -33,7 +33,8 @@ class Consumer:
     `handlers` maps an event class to its effect, `batch_handlers` to one that takes all events in a row that have the
     same. `snapshots` maps a noun of the publisher's snapshot routes to the effect of loading it, for a consumer that
     is new or too far behind. `clear` empties the views that `snapshots` fill, for a rebuild by hand. `after_batch` is
-    called, outside any transaction, after each applied batch.
+    called, outside any transaction, after each applied batch. `trouble` = what keeps it from its publisher, if
+    anything, and since when on the process's clock.
     """
 
     name: str
@@ -45,6 +46,9 @@ class Consumer:
     clear: Callable[[UnitOfWork], Awaitable[None]] | None = None
     lag: int = field(default=0, init=False)
     applied_seq: int = field(default=0, init=False)
+    trouble: str | None = field(default=None, init=False)
+    trouble_monotonic: float = field(default=0.0, init=False)
+    is_ahead: bool = field(default=False, init=False)
     _by_type: dict[str, tuple[type[Event], Handler]] = field(init=False, repr=False)
     _in_batches: dict[str, tuple[type[Event], BatchHandler]] = field(init=False, repr=False)
 

@@ -250,13 +250,13 @@ def health_router(service: str) -> APIRouter:
 
     @router.get(f"/healthz/{service}")
     async def health(request: Request) -> JSONResponse:
-        """Always 200 while the process lives: what is well, what is not and since when."""
-        return JSONResponse(await request.app.state.kernel.health())
+        """Always 200 while the process lives: what is well; what is not, since when, what follows, what to do."""
+        return JSONResponse(await request.app.state.kernel.health.tell())
 
     @router.get(f"/readyz/{service}")
     async def ready(request: Request) -> JSONResponse:
         """200 when the database answers, the schema is at head and keys are loaded; else 503 with the reason."""
-        state = await request.app.state.kernel.health()
+        state = await request.app.state.kernel.health.tell()
         return JSONResponse(state, 200 if state["ready"] else 503)
 
     @router.get(f"/metrics/{service}")

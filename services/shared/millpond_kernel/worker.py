@@ -5,7 +5,8 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,7 +19,7 @@ from millpond_kernel.clients import ServiceClient
 from millpond_kernel.consuming import ConsumerRunner
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import Doorbell, connect_redis
-from millpond_kernel.loops import Loop, LoopRunner
+from millpond_kernel.loops import Loop, LoopRunner, Unwell
 from millpond_kernel.observability import log
 from millpond_kernel.outbox import Relay, doorbell_channel
 from millpond_kernel.pausing import Stop, end_task, sleep_or_stop
@@ -30,6 +31,9 @@ STATE_SECONDS = 3.0
 # Above these the worker is not ready and the service is degraded.
 MAX_LAG_EVENTS = 5_000
 MAX_UNPUBLISHED_SECONDS = 10.0
+# A publisher that is started again is away for a moment; no pass takes minutes.
+MAX_TROUBLE_SECONDS = 10.0
+MAX_PASS_SECONDS = 300.0
 
 
 @dataclass(slots=True)
@@ -62,6 +66,7 @@ class ServiceWorker:
 class _Running:
     consumers: list[Consumer] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
+    unwell_since: datetime | None = None
 
 
 @asynccontextmanager
@@ -155,52 +160,95 @@ async def _write_state(kernel: WorkerKernel, running: _Running, worker: UUID, st
             " FROM outbox WHERE seq IS NULL"
         )
         parked = await unit.fetchval("SELECT count(*) FROM dead_letter WHERE replayed_at IS NULL")
-        state, reason = _state(running, float(unpublished), int(parked))
-        if reason:
-            state["reason"] = reason
+        state, unwell = _state(kernel.service, running, float(unpublished), int(parked))
+        running.unwell_since = None if unwell is None else running.unwell_since or datetime.now(UTC)
+        if unwell is not None and running.unwell_since is not None:
+            state |= asdict(unwell) | {"since": running.unwell_since.isoformat(timespec="seconds")}
         await unit.execute(
             "INSERT INTO worker_state (worker, started_at, updated_at, ready, state, pid)"
             " VALUES ($1, $2, clock_timestamp(), $3, $4, $5) ON CONFLICT (worker) DO UPDATE"
             " SET updated_at = excluded.updated_at, ready = excluded.ready, state = excluded.state",
             worker,
             started,
-            reason is None,
+            unwell is None,
             state,
             os.getpid(),
         )
         await unit.execute("DELETE FROM worker_state WHERE updated_at < clock_timestamp() - interval '1 hour'")
 
 
-def _state(running: _Running, unpublished_seconds: float, parked: int) -> tuple[dict[str, Any], str | None]:
+def _state(
+    service: str, running: _Running, unpublished_seconds: float, parked: int
+) -> tuple[dict[str, Any], Unwell | None]:
     now = time.monotonic()
-    lags = {f"{consumer.name}<-{consumer.publisher}": consumer.lag for consumer in running.consumers}
-    loops = {
-        loop.name: {
-            "failures": loop.failures,
-            "error": _kind(loop.last_error),
-            "seconds_ago": None if loop.last_pass_monotonic is None else round(now - loop.last_pass_monotonic, 1),
-        }
-        for loop in running.loops
-    }
     state: dict[str, Any] = {
-        "lag": lags,
-        "loops": loops,
+        "lag": {f"{consumer.name}<-{consumer.publisher}": consumer.lag for consumer in running.consumers},
+        "loops": {
+            loop.name: {
+                "failures": loop.failures,
+                "error": _kind(loop.last_error),
+                "seconds_ago": None if loop.last_pass_monotonic is None else round(now - loop.last_pass_monotonic, 1),
+            }
+            for loop in running.loops
+        },
         "unpublished_seconds": round(unpublished_seconds, 1),
         "parked_events": parked,
     }
-    if unpublished_seconds > MAX_UNPUBLISHED_SECONDS:
-        return state, f"the oldest unpublished event waits for {unpublished_seconds:.0f} s"
-    for name, lag in lags.items():
-        if lag > MAX_LAG_EVENTS:
-            return state, f"{name} is {lag} events behind"
-    for loop in running.loops:
-        if loop.failures >= 3:
-            return state, f"the loop {loop.name} fails: {_kind(loop.last_error)}"
-        if loop.ran and loop.unwell is not None and (reason := loop.unwell()):
-            return state, reason
-    if parked:
-        return state, f"{parked} events are parked; see `millpond dead-letters`"
-    return state, None
+    unwell = (
+        _unpublished(unpublished_seconds)
+        or next(filter(None, (_consumer_unwell(service, each, now) for each in running.consumers)), None)
+        or next(filter(None, (_loop_unwell(each, now) for each in running.loops)), None)
+        or _parked(service, parked)
+    )
+    return state, unwell
+
+
+def _unpublished(seconds: float) -> Unwell | None:
+    if seconds <= MAX_UNPUBLISHED_SECONDS:
+        return None
+    return Unwell(
+        f"the oldest unpublished event waits for {seconds:.0f} s",
+        "other services and watches learn of changes later; nothing is lost",
+        "look at Redis, which the relay may wait for, and at the worker's log",
+    )
+
+
+def _consumer_unwell(service: str, consumer: Consumer, now: float) -> Unwell | None:
+    name, effect = f"{consumer.name}<-{consumer.publisher}", f"what {service} knows of {consumer.publisher} is old"
+    if consumer.trouble is not None and now - consumer.trouble_monotonic >= MAX_TROUBLE_SECONDS:
+        remedy = f"see `millpond status {consumer.publisher}`"
+        if consumer.is_ahead:
+            remedy = f"load it anew with `millpond rebuild {service} {consumer.name}`"
+        return Unwell(f"{name} {consumer.trouble}", effect, remedy)
+    if consumer.lag <= MAX_LAG_EVENTS:
+        return None
+    return Unwell(
+        f"{name} is {consumer.lag} events behind",
+        effect,
+        "wait while the number falls; if it does not, see the worker's log",
+    )
+
+
+def _loop_unwell(loop: Loop, now: float) -> Unwell | None:
+    effect, remedy = f"what the loop {loop.name} looks after stands still", "see the worker's log"
+    if loop.failures >= 3:
+        return Unwell(f"the loop {loop.name} fails: {_kind(loop.last_error)}", effect, remedy)
+    if loop.began_monotonic is not None and now - loop.began_monotonic > MAX_PASS_SECONDS:
+        reason = f"the loop {loop.name} has not ended its pass for {now - loop.began_monotonic:.0f} s"
+        return Unwell(reason, effect, f"{remedy}, and end the process: another is started by itself")
+    if loop.ran and loop.unwell is not None and (told := loop.unwell()):
+        return told
+    return None
+
+
+def _parked(service: str, parked: int) -> Unwell | None:
+    if not parked:
+        return None
+    return Unwell(
+        f"{parked} events are parked, since they kept failing",
+        "what they tell is missing here; all others are applied",
+        f"see `millpond dead-letters {service}`; mend the cause, then `--replay` each",
+    )
 
 
 def _kind(error: str | None) -> str | None:

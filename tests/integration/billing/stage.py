@@ -264,7 +264,7 @@ def _publisher_app(stage: Stage, name: str, transport: httpx.AsyncBaseTransport)
 
     snapshots = {"allocations": list_allocations} if name == "scheduler" else {}
     settings = _publisher_settings(stage, name)
-    return build_app(ServiceApp(settings=settings, routers=(), snapshots=snapshots, transport=transport))
+    return build_app(ServiceApp(settings=settings, routers=(), standstill="", snapshots=snapshots, transport=transport))
 
 
 def _publisher_settings(stage: Stage, name: str) -> ServiceSettings:

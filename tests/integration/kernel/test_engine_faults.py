@@ -1,15 +1,23 @@
 """Both engines are killed while events flow: nothing acknowledged is lost, nothing doubles, everybody recovers."""
 
 import asyncio
+import os
 import random
 import shutil
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
 
 from millpond.stack.ephemeral import EphemeralEngines
 from millpond_contracts.events import PUBLISHERS
+from millpond_kernel.auth import Authenticator, DenySet
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM
+from millpond_kernel.health import Health
 from millpond_kernel.migrate import migrate
 from tests.integration.databases import PASSWORD, Engines, MigratedDatabase
 from tests.integration.kernel.stage import Stage, assert_dense, noting, open_stage, running
@@ -96,3 +104,72 @@ async def test_requests_when_the_database_is_away_then_503_and_well_again_after(
     assert (await own_stage.services.http.get("/healthz/quota")).json()["status"] == "down"
     own_engines.postgres.start()
     await operator("POST", "/v1/tenants", {"name": "acme"}, headers={"Idempotency-Key": "one"}, expect=201)
+
+
+async def test_health_when_parts_fail_then_which_since_when_what_follows_and_what_to_do(
+    own_engines: EphemeralEngines, own_stage: Stage
+) -> None:
+    database = own_stage.publisher
+    authenticator = Authenticator(database, {}, DenySet())
+    await authenticator.read_keys()
+    health = Health("quota", database, own_stage.redis, authenticator, "changes are learnt later")
+
+    async def look() -> tuple[str, dict[str, Any]]:
+        found = await health.tell()
+        ill: dict[str, Any] = {name: part for name, part in found["parts"].items() if not part["ok"]}
+        for part in ill.values():
+            assert all(part[name] for name in ("reason", "since", "effect", "remedy"))
+            assert PASSWORD not in str(part)
+        return found["status"], ill
+
+    status, ill = await look()
+    assert (status, list(ill), ill["worker"]["effect"]) == ("degraded", ["worker"], "changes are learnt later")
+    assert "no worker of this service runs" in ill["worker"]["reason"]
+    async with database.begin(SYSTEM) as unit:
+        await unit.execute(
+            "INSERT INTO worker_state VALUES (gen_random_uuid(), now(), '2026-01-02 03:04:05Z', true, '{}', 4711)"
+        )
+    silent = (await look())[1]["worker"]
+    assert (silent["since"], "process 4711" in silent["reason"]) == ("2026-01-02T03:04:05+00:00", True)
+
+    own_engines.valkey.kill()
+    status, ill = await look()
+    assert (status, "statements and exports wait" in ill["redis"]["effect"]) == ("degraded", True)
+    own_engines.valkey.start()
+    assert "redis" not in (await look())[1]
+
+    async def fill_the_disk() -> None:
+        async with database.begin(SYSTEM) as unit:
+            await unit.execute("DO $$ BEGIN RAISE EXCEPTION 'no space' USING ERRCODE = '53100'; END $$")
+
+    with pytest.raises(asyncpg.DiskFullError):
+        await fill_the_disk()
+    assert "no space" in (await look())[1]["space"]["reason"]
+
+    own_engines.postgres.kill()
+    status, ill = await look()
+    assert (status, "503" in ill["database"]["effect"]) == ("down", True)
+    since = ill["database"]["since"]
+    assert (await look())[1]["database"]["since"] == since
+    own_engines.postgres.start()
+    await eventually(partial(_answers, look))
+
+    stopped = [own_engines.postgres.pid, *_children(own_engines.postgres.pid)]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        status, ill = await look()
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert (status, ill["database"]["reason"]) == ("down", "no answer within 2 s")
+    await eventually(partial(_answers, look))
+    await health.stop()
+
+
+async def _answers(look: Callable[[], Awaitable[tuple[str, dict[str, Any]]]]) -> bool:
+    return "database" not in (await look())[1]
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -54,7 +54,7 @@ def probe_app(migrated: MigratedDatabase, services: Services, line: Line) -> Fas
         registry_url="http://millpond",
         billing_url="http://millpond",
     )
-    return build_app(ServiceApp(settings=settings, routers=[router], transport=line))
+    return build_app(ServiceApp(settings=settings, routers=[router], standstill="", transport=line))
 
 
 @asynccontextmanager

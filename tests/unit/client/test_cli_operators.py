@@ -190,12 +190,13 @@ def test_status_when_a_worker_is_away_then_degraded_and_what_to_do() -> None:
     for name in ("registry", "quota", "billing", "autoscaler"):
         api.on("GET", f"/healthz/{name}", httpx.Response(200, json={"service": name, **well}))
     since = (datetime.now(UTC) - timedelta(minutes=3, seconds=5)).isoformat()
-    away = {"ok": False, "reason": "no worker of this service has told its state for 15 s", "since": since}
+    advice = {"effect": "nothing new is placed", "remedy": "see the worker's log"}
+    away = {"ok": False, "reason": "its worker, process 17, has told nothing", "since": since, **advice}
     ill = {"service": "scheduler", "status": "degraded", "ready": True, "parts": {"worker": away}}
     ran = run(api.on("GET", "/healthz/scheduler", httpx.Response(200, json=ill)), "status")
     line = next(each for each in ran.out.splitlines() if each.startswith("scheduler"))
-    assert (ran.code, "degraded" in line, "its state for 15 s (for 3m 5s)" in line) == (1, True, True)
-    assert "worker: see the worker's log" in ran.out
+    assert (ran.code, "degraded" in line, "has told nothing (since " in line, ", 3m 5s)" in line) == (1, *[True] * 3)
+    assert "scheduler (worker): nothing new is placed\n  → see the worker's log" in ran.out
     api.on("GET", "/healthz/scheduler", httpx.Response(200, json={"service": "scheduler", **well}))
     assert run(api, "status").code == 0
 

@@ -1,8 +1,12 @@
 """What `millpond doctor` finds: on a stack that does not run, that is well, and that is not."""
 
 import os
+import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -41,8 +45,8 @@ def running(paths: StackPaths) -> Iterator[StackPaths]:
         yield paths
 
 
-def tell(paths: StackPaths, state: ProcessState, restarts: int = 0) -> None:
-    process = ProcessStatus("worker", state, 17, NOW, restarts, -9, paths.logs / "worker.log")
+def tell(paths: StackPaths, state: ProcessState, restarts: int = 0, pid: int = 17) -> None:
+    process = ProcessStatus("worker", state, pid, NOW, restarts, -9, paths.logs / "worker.log")
     write_status(StackStatus(12, NOW, (process,)), paths.status_file)
 
 
@@ -99,21 +103,55 @@ def test_doctor_when_a_process_ends_then_it_is_named_with_its_log(
     assert "processes" not in checks
 
 
+def test_doctor_when_a_process_is_stopped_by_a_signal_then_it_is_named_with_what_ends_it(running: StackPaths) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        tell(running, ProcessState.READY, pid=child.pid)
+        found = look(running, well())["worker"]
+    finally:
+        child.kill()
+        child.wait()
+    assert found.finding is Finding.BAD
+    assert f"kill -CONT {child.pid}" in found.remedy
+
+
+def test_doctor_when_the_clock_was_moved_then_it_says_by_how_much(running: StackPaths) -> None:
+    booted = time.clock_gettime(time.CLOCK_BOOTTIME)
+    write_status(StackStatus(12, datetime.now(UTC), (), booted), running.status_file)
+    assert "clock" not in look(running, well())
+    write_status(StackStatus(12, datetime.now(UTC) - timedelta(hours=1), (), booted), running.status_file)
+    assert "was moved by +3600 s" in look(running, well())["clock"].found
+
+
+def test_doctor_when_the_disk_is_nearly_full_then_what_follows(
+    paths: StackPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 10**12, 0))
+    found = look(paths, None)["disk"]
+    assert (found.finding, "nothing is lost" in found.remedy) == (Finding.BAD, True)
+
+
 def test_doctor_when_services_are_not_well_then_each_is_found_with_its_reason(running: StackPaths) -> None:
     tell(running, ProcessState.READY)
     api = well()
-    parts = {"worker": HealthPart(ok=False, reason="silent for 40 s"), "database": HealthPart(ok=True)}
+    ill = HealthPart(ok=False, reason="silent", since=NOW, effect="bills come later", remedy="see its log")
+    parts = {"worker": ill, "database": HealthPart(ok=True)}
     api.on("GET", "/healthz/quota", ServiceHealth(service="quota", status="degraded", ready=True, parts=parts))
     api.on("GET", "/healthz/billing", ServiceHealth(service="billing", status="down", ready=False))
     # As a gateway answers for a service whose process is away.
     api.on("GET", "/healthz/scheduler", problem(ErrorCode.DEPENDENCY_AWAY, "The scheduler does not answer."))
     api.on("GET", "/v1/nodes", page([node().model_copy(update={"state": NodeState.UNREACHABLE})]))
     checks = look(running, api)
-    assert (checks["quota"].finding, checks["quota"].found) == (Finding.ATTENTION, "degraded: worker: silent for 40 s")
+    assert (checks["quota"].finding, checks["quota"].remedy) == (Finding.ATTENTION, "see its log")
+    assert checks["quota"].found.startswith("degraded: worker: silent (since 2026-11-29 00:00:00 UTC, ")
+    assert checks["quota"].found.endswith("; bills come later")
     assert checks["billing"].finding is Finding.BAD
     assert checks["scheduler"].finding is Finding.BAD
     assert "The scheduler does not answer." in checks["scheduler"].found
-    assert (checks["nodes"].finding, checks["nodes"].found) == (Finding.ATTENTION, "not ready: vm (unreachable)")
+    assert checks["nodes"].finding is Finding.ATTENTION
+    assert checks["nodes"].found.startswith("not ready: vm (unreachable since ")
 
 
 def test_doctor_when_no_node_has_joined_then_it_says_how(running: StackPaths) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from millpond_billing.loops.following import why_behind
 from millpond_billing.store import exports, statements
@@ -14,7 +14,7 @@ from millpond_contracts.ids import StatementId
 from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, check_epoch
-from millpond_kernel.loops import Loop
+from millpond_kernel.loops import Loop, Unwell
 from millpond_kernel.observability import ALARMS, log
 
 # Hands a row's id to background work: (kind, id).
@@ -36,8 +36,11 @@ class DueTimes:
 
 def due_loop(database: Database, scheduler: ServiceClient, enqueue: Enqueue, times: DueTimes) -> Loop:
     """Looks every few seconds; one holder at a time."""
+    # What nobody finished is overdue again only after as long, so that each count stands until the next is due.
+    late, late_until = 0, datetime.min.replace(tzinfo=UTC)
 
     async def run(now: datetime, lease: Lease) -> None:
+        nonlocal late, late_until
         ended_by = now - timedelta(seconds=times.grace)
         async with database.begin(SYSTEM) as unit:
             await check_epoch(unit, lease)
@@ -53,12 +56,24 @@ def due_loop(database: Database, scheduler: ServiceClient, enqueue: Enqueue, tim
             await check_epoch(unit, lease)
             late_statements = await statements.take_overdue(unit, times.overdue)
             late_exports = await exports.take_overdue(unit, times.overdue)
+        if late_statements or late_exports or now > late_until:
+            late = len(late_statements) + len(late_exports)
+            late_until = now + timedelta(seconds=times.overdue + 2 * times.interval)
         for statement_id in [*made, *late_statements]:
             await enqueue("statement", str(statement_id))
         for export_id in late_exports:
             await enqueue("export", str(export_id))
 
-    return Loop("due", times.interval, run_leased_pass=run, lease_seconds=30.0)
+    def unwell() -> Unwell | None:
+        if not late:
+            return None
+        return Unwell(
+            f"{late} statements or exports were not finished within {times.overdue} s",
+            "statements are closed and exports built later; nothing is lost",
+            "see whether the process `celery` runs, and its log; what is overdue is handed out again by itself",
+        )
+
+    return Loop("due", times.interval, run_leased_pass=run, lease_seconds=30.0, unwell=unwell)
 
 
 async def _is_metering_complete(database: Database, scheduler: ServiceClient, patience_seconds: float) -> bool:

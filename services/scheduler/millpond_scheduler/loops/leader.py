@@ -69,6 +69,7 @@ class Leader:
         self.shard: Shard | None = None
         self.failures = 0
         self.last_error: str | None = None
+        self.stepped_monotonic = time.monotonic()
         self._renew_at = 0.0
         self._refused = 0
         self._set_aside: dict[TaskId, float] = {}
@@ -85,6 +86,7 @@ class Leader:
         try:
             while not stop.is_set():
                 busy = await self._step_quietly()
+                self.stepped_monotonic = time.monotonic()
                 if busy:
                     continue
                 if await self._listener.wait(self._rules.poll_seconds):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from millpond_contracts.bodies.allocations import EndReason
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, check_epoch
-from millpond_kernel.loops import Loop
+from millpond_kernel.loops import Loop, Unwell
 from millpond_scheduler.domain.freezing import FreezeRules
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.providers.log_folder import LogStore
@@ -68,13 +68,14 @@ class Upkeep:
                 await check_epoch(unit, lease)
                 await give_up(unit, ends, now)
 
-    def unwell(self) -> str | None:
+    def unwell(self) -> Unwell | None:
         """What a person must know of the nodes' silence."""
         if not self._frozen:
             return None
-        return (
-            f"in {self._frozen} pools so many nodes are silent together that their work is not given up; look for what"
-            " they share, and drain the nodes that are lost"
+        return Unwell(
+            f"in {self._frozen} pools many nodes are silent together",
+            "their work is not given up for now: what ran on lost nodes is not started elsewhere",
+            "look for what they share, such as a switch, and drain the nodes that are lost",
         )
 
     async def stop_due(self, now: datetime, lease: Lease) -> None:
