@@ -21,12 +21,13 @@ import pytest
 from millpond_billing.background.work import build_one_export, forget_export
 from millpond_billing.store.exports import get_export, insert_export, list_expired
 from millpond_billing.store.tenants import save_tenant
-from millpond_billing.usecases.exports import Step, build_step, freeze
+from millpond_billing.usecases.exports import MOST_TRIES, Step, build_step, freeze
 from millpond_billing.usecases.metering import take_allocations
 from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.bills import ExportFormat
 from millpond_contracts.ids import ExportId, TenantId
 from millpond_kernel.db import SYSTEM, Database
+from millpond_kernel.problem import ProblemError
 from tests.integration.billing.stage import (
     START,
     Stage,
@@ -95,7 +96,7 @@ async def test_export_when_its_worker_is_killed_amid_a_step_then_it_goes_on_and_
     folder = tmp_path / "exports"
     assert await build_one_export(stage.billing, whole, folder)
     async with stage.billing.begin(SYSTEM) as unit:
-        assert await freeze(unit, broken)
+        assert await freeze(unit, folder, broken)
     for _ in range(3):
         async with stage.billing.begin(SYSTEM) as unit:
             assert await build_step(unit, folder, broken, 7, 30) is Step.MORE
@@ -123,7 +124,7 @@ async def test_export_when_what_was_written_is_gone_then_it_is_written_once_more
     await use(stage, tenant, 5)
     made = await order(caller)
     async with stage.billing.begin(SYSTEM) as unit:
-        await freeze(unit, made)
+        await freeze(unit, tmp_path, made)
     async with stage.billing.begin(SYSTEM) as unit:
         await build_step(unit, tmp_path / "one machine", made, 3, 30)
     assert await build_one_export(stage.billing, made, tmp_path / "another", step_rows=3)
@@ -140,7 +141,7 @@ async def test_export_when_its_disk_is_full_half_way_then_it_fails_with_the_reas
     killed, failed = await order(caller), await order(caller)
     for made in (killed, failed):
         async with stage.billing.begin(SYSTEM) as unit:
-            await freeze(unit, made)
+            await freeze(unit, tmp_path, made)
         await _step(stage, tmp_path, made)
 
     def refuse(_: int) -> None:
@@ -165,6 +166,30 @@ async def test_export_when_its_disk_is_full_half_way_then_it_fails_with_the_reas
     assert [file.name for file in tmp_path.iterdir()] == [f"{killed}.csv"]
 
 
+async def test_export_when_try_after_try_ends_without_getting_on_then_it_fails_and_leaves_no_file(
+    stage: Stage, tmp_path: Path
+) -> None:
+    tenant, caller = await stage.tenant("acme")
+    await use(stage, tenant, 5)
+    made = await order(caller)
+    # Tries that each get on, if only a little, are never too many.
+    for _ in range(MOST_TRIES + 1):
+        async with stage.billing.begin(SYSTEM) as unit:
+            assert await freeze(unit, tmp_path, made)
+        async with stage.billing.begin(SYSTEM) as unit:
+            assert await build_step(unit, tmp_path, made, 3, 30) is Step.MORE
+    async with stage.billing.begin(SYSTEM) as unit:
+        await unit.execute("UPDATE export SET place = 'no place' WHERE id = $1", made)
+    for _ in range(MOST_TRIES):
+        with pytest.raises(ProblemError):
+            await build_one_export(stage.billing, made, tmp_path)
+    assert (await state_of(caller, made))["state"] == "running"
+    assert not await build_one_export(stage.billing, made, tmp_path)
+    told = await state_of(caller, made)
+    assert (told["state"], told["error"]) == ("failed", "It could not be built in 5 tries; create another export.")
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_export_when_work_ends_and_begins_while_it_is_built_then_it_holds_what_was_known_at_its_beginning(
     stage: Stage, tmp_path: Path
 ) -> None:
@@ -174,7 +199,7 @@ async def test_export_when_work_ends_and_begins_while_it_is_built_then_it_holds_
     await stage.tell(*(states_of(one)[1] for one in running))
     made = await order(caller)
     async with stage.billing.begin(SYSTEM) as unit:
-        await freeze(unit, made)
+        await freeze(unit, tmp_path, made)
     await _step(stage, tmp_path, made)
     # By now the cursor has passed their start: they would be lost, or be there twice, if they were read as written.
     await stage.tell(*running, allocation(tenant, devices=(share(7),)))
@@ -273,7 +298,7 @@ async def test_export_when_many_times_as_long_then_it_takes_no_more_memory(datab
             await take_allocations(unit, many(owner.tenant_id, count))
             made = await insert_export(unit, owner.tenant_id, ExportFormat.CSV, START, START + timedelta(days=1))
         async with database.begin(SYSTEM) as unit:
-            await freeze(unit, made.export_id)
+            await freeze(unit, tmp_path, made.export_id)
         tracemalloc.start()
         try:
             assert await build_one_export(database, made.export_id, tmp_path, step_rows=40)

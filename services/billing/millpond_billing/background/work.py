@@ -31,7 +31,7 @@ async def build_one_export(
 ) -> bool:
     """Builds an export, or builds on where a killed worker stopped; False when somebody else ends or has ended it."""
     async with database.begin(SYSTEM) as unit:
-        is_wanted = await freeze(unit, export_id)
+        is_wanted = await freeze(unit, folder, export_id)
     if not is_wanted:
         return False
     step = Step.MORE

@@ -18,7 +18,8 @@ from millpond_kernel.uow import UnitOfWork
 class ExportWork:
     """An export that is not built yet. Nothing was begun while `as_of` is null.
 
-    `running` = the allocations that ran at `as_of`; `place` = where the next step goes on, null = at the beginning.
+    `running` = the allocations that ran at `as_of`; `place` = where the next step goes on, null = at the beginning;
+    `tries` = how often its building was begun since it last got on.
     """
 
     view: ExportView
@@ -26,6 +27,7 @@ class ExportWork:
     running: tuple[AllocationId, ...]
     place: str | None
     size: int
+    tries: int
 
 
 def export_view(row: asyncpg.Record) -> ExportView:
@@ -98,7 +100,7 @@ async def lock_work(unit: UnitOfWork, export_id: ExportId) -> ExportWork | None:
     if row is None:
         return None
     running = tuple(AllocationId.of(key) for key in row["running"] or ())
-    return ExportWork(export_view(row), row["as_of"], running, row["place"], row["bytes"] or 0)
+    return ExportWork(export_view(row), row["as_of"], running, row["place"], row["bytes"] or 0, row["tries"])
 
 
 async def begin_export(
@@ -115,9 +117,14 @@ async def begin_export(
     )
 
 
+async def count_try(unit: UnitOfWork, export_id: ExportId) -> None:
+    """Counts that the building of the locked export is begun, for the first time or once more."""
+    await _change(unit, export_id, "tries = tries + 1")
+
+
 async def note_progress(unit: UnitOfWork, export_id: ExportId, place: str, rows: int, size: int) -> None:
     """Marks how far the locked export is: `rows` more charges, `size` bytes in all, and where it goes on."""
-    await _change(unit, export_id, "place = $2, rows = rows + $3, bytes = $4", place, rows, size)
+    await _change(unit, export_id, "place = $2, rows = rows + $3, bytes = $4, tries = 0", place, rows, size)
 
 
 async def finish_export(

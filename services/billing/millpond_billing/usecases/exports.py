@@ -35,6 +35,8 @@ from millpond_contracts.ids import ExportId
 from millpond_kernel.observability import log
 from millpond_kernel.uow import UnitOfWork
 
+# Each is handed out again only after a time: what a restart or a moment's fault ends has more than enough of them.
+MOST_TRIES = 5
 _FORMULA = re.compile(r"[=@+\-\t\r\n]")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
@@ -66,11 +68,18 @@ def delete_files(folder: Path, export: ExportView) -> None:
         file.unlink(missing_ok=True)
 
 
-async def freeze(unit: UnitOfWork, export_id: ExportId) -> bool:
-    """Fixes what the export holds, once; False when there is nothing to build."""
+async def freeze(unit: UnitOfWork, folder: Path, export_id: ExportId) -> bool:
+    """Begins a try, and fixes what the export holds, once; False when there is nothing to build.
+
+    An export that did not get on in `MOST_TRIES` tries fails: whatever ends them would end every other one too.
+    """
     work = await rows.lock_work(unit, export_id)
     if work is None:
         return False
+    if work.tries >= MOST_TRIES:
+        await _fail(unit, folder, work.view, f"It could not be built in {MOST_TRIES} tries; create another export.")
+        return False
+    await rows.count_try(unit, export_id)
     if work.as_of is None:
         # Whoever rates has either finished, and is seen, or comes later, and is left out by the time of writing.
         await lock_for_closing(unit, work.view.tenant_id)
@@ -88,13 +97,19 @@ async def build_step(unit: UnitOfWork, folder: Path, export_id: ExportId, step_r
     try:
         return await _build(unit, folder, work, work.as_of, step_rows, keep_days)
     except FileFailed as error:
-        # Before the commit: what a kill leaves behind afterwards would never be looked for again, and after a rollback
-        # the next step finds no draft and writes it once more.
-        with suppress(OSError):
-            delete_files(folder, work.view)
-        log.warning("export_failed", service="billing", export_id=str(export_id), error=str(error.__cause__))
-        await rows.fail_export(unit, export_id, str(error))
+        log.warning("export_file_failed", service="billing", export_id=str(export_id), error=str(error.__cause__))
+        await _fail(unit, folder, work.view, str(error))
         return Step.FAILED
+
+
+async def _fail(unit: UnitOfWork, folder: Path, export: ExportView, reason: str) -> None:
+    """Ends the locked export for good; the tenant reads `reason`."""
+    # Before the commit: what a kill leaves behind afterwards would never be looked for again, and after a rollback the
+    # next step finds no draft and writes it once more.
+    with suppress(OSError):
+        delete_files(folder, export)
+    log.warning("export_failed", service="billing", export_id=str(export.export_id), reason=reason)
+    await rows.fail_export(unit, export.export_id, reason)
 
 
 async def _build(
