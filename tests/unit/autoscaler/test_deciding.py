@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond_autoscaler.domain.deciding import Verdict, decide
+from millpond_autoscaler.domain.deciding import Verdict, decide, left_for_others
 from millpond_autoscaler.domain.forecasts import NoForecast, NotEnoughData, Prediction
 from millpond_autoscaler.domain.situation import Signals, Situation
 from millpond_contracts.bodies.scaling import ScalingAction, ScalingRule, ScalingRules
@@ -115,6 +115,30 @@ def test_demand_when_no_node_of_the_policy_could_serve_it_then_nothing_is_bought
 )
 def test_growth_when_asked_for_then_within_its_bounds(facts: dict[str, Any], policy: ScalingRules, wanted: Any) -> None:
     assert ends(situation(**facts), policy) == wanted
+
+
+@pytest.mark.parametrize(
+    ("facts", "policy", "left"),
+    [
+        ({}, rules(), 0),
+        ({}, rules(max_nodes=4), 20),
+        ({}, rules(max_nodes=6), 4),
+        ({}, rules(max_nodes=6, unit_nodes=3), 20),
+        ({"ordered": 1}, rules(max_nodes=5), 12),
+        ({"releasing": 2, "cancellable": 1}, rules(max_nodes=6), 12),
+        ({"stock_out_until": SOON}, rules(), 20),
+        ({"stock_out_until": SOON, "ordered": 1}, rules(), 12),
+        ({"stock_out_until": LATELY}, rules(), 0),
+        ({"foreign": 1}, rules(), 20),
+        # It tries again soon, and both would buy for the same work.
+        ({"retry_at": SOON}, rules(), 0),
+    ],
+)
+def test_demand_when_the_policy_can_have_no_more_nodes_then_the_rest_is_left_for_others(
+    facts: dict[str, Any], policy: ScalingRules, left: int
+) -> None:
+    rest = left_for_others(policy, TEMPLATE, FLAVOR, situation(demand=(shape(20),), **facts))
+    assert sum(one.tasks for one in rest) == left
 
 
 def test_emergency_when_nodes_are_leaving_then_they_stay_before_others_are_ordered() -> None:

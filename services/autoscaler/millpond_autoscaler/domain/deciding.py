@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from millpond_autoscaler.domain.demand import Binding, bind_demand
 from millpond_autoscaler.domain.forecasts import Prediction
 from millpond_autoscaler.domain.situation import NOTHING_TO_HOLD_IT, Candidate, Situation, load_ratio, node_milli
-from millpond_contracts.bodies.scaling import NodeTemplate, ScalingAction, ScalingRule, ScalingRules
+from millpond_contracts.bodies.scaling import DemandShape, NodeTemplate, ScalingAction, ScalingRule, ScalingRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,20 @@ def make_question(rules: ScalingRules, template: NodeTemplate, flavor: str, fact
     )
     load = load_ratio(facts, binding.queued_milli, node_milli(template.devices))
     return Question(rules, template, facts, binding, load)
+
+
+def left_for_others(
+    rules: ScalingRules, template: NodeTemplate, flavor: str, facts: Situation
+) -> tuple[DemandShape, ...]:
+    """What waits and finds no place on this policy's nodes that are on their way, can be kept or may still be ordered.
+
+    A policy that is at its most, or whose provider has none, so leaves its work to the pool's next one. One whose
+    orders failed keeps it: it tries again soon, and both would buy for the same work.
+    """
+    room = 0 if _why_none_to_have(facts) is not None else max(0, rules.max_nodes - facts.all_nodes)
+    room += facts.cancellable - room % rules.unit_nodes
+    binding = bind_demand(facts.demand, template, flavor, on_their_way=facts.ordered + facts.settling, most_new=room)
+    return binding.left
 
 
 def watch_load(rules: ScalingRules, template: NodeTemplate, flavor: str, facts: Situation) -> bool:
@@ -213,14 +227,10 @@ def _cancel_or_order(question: Question, wanted: int, code: str, reason: str) ->
 def _order(question: Question, rule: ScalingRule, wanted: int, code: str, reason: str) -> Verdict:
     """Orders whole units, at most one step and never beyond the most; or says what stands against it."""
     facts, rules = question.facts, question.rules
-    if facts.foreign:
-        return question.hold(
-            rule, "wrong_flavor", f"{facts.foreign} ordered nodes have no device of the policy's flavor"
-        )
-    if facts.stock_out_until is not None and facts.now < facts.stock_out_until:
-        return question.hold(
-            rule, "stock_out", f"{reason}; the provider had none, asked again {_instant(facts.stock_out_until)}"
-        )
+    none = _why_none_to_have(facts)
+    if none is not None:
+        code, why = none
+        return question.hold(rule, code, f"{reason}; {why}")
     if facts.retry_at is not None and facts.now < facts.retry_at:
         return question.hold(rule, "backing_off", f"{reason}; orders failed, tried again {_instant(facts.retry_at)}")
     units = -(-max(wanted, 1) // rules.unit_nodes)
@@ -229,6 +239,15 @@ def _order(question: Question, rule: ScalingRule, wanted: int, code: str, reason
     if count <= 0:
         return question.hold(rule, "at_maximum", f"{reason}; the policy allows {rules.max_nodes} nodes")
     return Verdict(rule, ScalingAction.ORDER_NODES, count, code, reason, question.load)
+
+
+def _why_none_to_have(facts: Situation) -> tuple[str, str] | None:
+    """Why no node of the policy's kind can be had for now."""
+    if facts.foreign:
+        return "wrong_flavor", f"{facts.foreign} ordered nodes have no device of the policy's flavor"
+    if facts.stock_out_until is not None and facts.now < facts.stock_out_until:
+        return "stock_out", f"the provider had none, asked again {_instant(facts.stock_out_until)}"
+    return None
 
 
 def _cooling(question: Question, last: datetime | None) -> str | None:

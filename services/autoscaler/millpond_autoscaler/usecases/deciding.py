@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 from pydantic import TypeAdapter
 
-from millpond_autoscaler.domain.deciding import Verdict, decide, make_question, watch_load
+from millpond_autoscaler.domain.deciding import Verdict, decide, left_for_others, watch_load
 from millpond_autoscaler.domain.situation import Candidate, Situation
 from millpond_autoscaler.store import decisions, orders, policies
 from millpond_autoscaler.usecases.observing import is_cancellable, may_be_released
@@ -49,8 +49,8 @@ class Decision:
 def make_decision(policy: ScalingPolicyView, situation: Situation) -> Decision:
     """The decision for this situation; the same one for the same values."""
     verdict = decide(policy.rules, policy.template, policy.flavor, situation)
-    binding = make_question(policy.rules, policy.template, policy.flavor, situation).binding
-    return Decision(verdict, situation, binding.left)
+    left = left_for_others(policy.rules, policy.template, policy.flavor, situation)
+    return Decision(verdict, situation, left)
 
 
 def decide_again(decision: ScalingDecisionView) -> Verdict:
