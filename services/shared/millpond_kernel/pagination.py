@@ -16,6 +16,8 @@ from millpond_kernel.problem import ProblemError
 
 MAX_LIMIT = 200
 MAX_POSITION = 2**62
+# A cursor may hold a key of eight labels, each of 128 characters that are written as six bytes.
+MAX_CURSOR = 10_000
 _TAG_BYTES = 6
 # The tag keeps people from inventing cursors; it protects nothing, since row-level security bounds every read.
 _TAG_KEY = b"millpond cursor v1"
@@ -98,7 +100,7 @@ class PageRequest:
 
 async def page_request(
     limit: Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items per page")] = 50,
-    cursor: Annotated[str | None, Query(max_length=2000, description="next_cursor of the previous page")] = None,
+    cursor: Annotated[str | None, Query(max_length=MAX_CURSOR, description="next_cursor of the previous page")] = None,
 ) -> PageRequest:
     """FastAPI dependency: `limit` and `cursor`."""
     return PageRequest(limit, None if cursor is None else decode_cursor(cursor))

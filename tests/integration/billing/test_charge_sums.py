@@ -230,6 +230,15 @@ async def test_sums_when_the_question_is_wrong_then_422_or_400_and_why(stage: St
     assert (wrong.status_code, wrong.json()["code"]) == (400, "kernel.cursor.invalid")
 
 
+async def test_sums_when_labels_are_as_long_as_they_may_be_then_the_next_page_is_found(stage: Stage) -> None:
+    tenant, caller = await stage.tenant("acme")
+    names = [f"label-{number}" for number in range(8)]
+    for first in "\x01\U0001f600":
+        await stage.tell(allocation(tenant, labels=dict.fromkeys(names, first + 127 * "\x01")))
+    groups = await list_groups(caller, [f"label:{name}" for name in names], f"period_start={FEBRUARY}", limit=1)
+    assert len(groups) == 2
+
+
 async def test_lines_when_a_cause_is_asked_for_then_they_add_up_to_its_figure(stage: Stage) -> None:
     tenant, caller = await stage.tenant("acme")
     await use_in_every_way(stage, tenant)

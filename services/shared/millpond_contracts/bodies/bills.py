@@ -190,7 +190,7 @@ class ExportSpec(Incoming):
 
 
 class ExportState(StrEnum):
-    """queued → running → ready → expired; a file that cannot be written: failed. `running` outlives its worker."""
+    """queued → running → ready → expired; one that cannot be built: failed. `running` outlives its worker."""
 
     QUEUED = "queued"
     RUNNING = "running"
