@@ -1,7 +1,8 @@
 """Allocations as the scheduler told them last, and the timelines they make."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from uuid import UUID
 
 import asyncpg
 
@@ -12,7 +13,8 @@ from millpond_contracts.ids import AllocationId, NodeId, TenantId
 from millpond_contracts.prices import Resource, Sku, Term
 from millpond_kernel.uow import UnitOfWork
 
-HELD_BATCH = 1000
+# What is read at a time of what was held long ago: the rest of the process gets its turn between two batches.
+HELD_BATCH = 200
 
 _SAVE = """
 INSERT INTO allocation_view AS v
@@ -130,20 +132,6 @@ async def list_allocations(unit: UnitOfWork, allocation_ids: Sequence[Allocation
     return [allocation_of(row) for row in rows]
 
 
-async def list_active_between(
-    unit: UnitOfWork, tenant_id: TenantId, start_at: datetime, end_at: datetime
-) -> list[AllocationView]:
-    """Allocations of a tenant that were active at some time in `[start_at, end_at)`."""
-    rows = await unit.fetch(
-        "SELECT body FROM allocation_view WHERE tenant_id = $1 AND active_at < $3"
-        " AND (released_at IS NULL OR released_at > $2) ORDER BY allocation_id",
-        tenant_id,
-        start_at,
-        end_at,
-    )
-    return [allocation_of(row) for row in rows]
-
-
 async def list_held_on(
     unit: UnitOfWork, node_ids: Sequence[NodeId], start_at: datetime, end_at: datetime
 ) -> dict[NodeId, list[AllocationView]]:
@@ -162,20 +150,26 @@ async def list_held_on(
 
 
 async def list_held_between(
-    unit: UnitOfWork, tenant_id: TenantId | None, start_at: datetime, end_at: datetime, after: AllocationId | None
-) -> list[AllocationView]:
-    """Allocations after one, by id, that held something at some time in `[start_at, end_at)`: a batch of them."""
-    rows = await unit.fetch(
-        "SELECT body FROM allocation_view WHERE bound_at < $3 AND (released_at IS NULL OR released_at > $2)"
-        " AND ($1::uuid IS NULL OR tenant_id = $1) AND ($4::uuid IS NULL OR allocation_id > $4)"
-        " ORDER BY allocation_id LIMIT $5",
-        tenant_id,
-        start_at,
-        end_at,
-        after,
-        HELD_BATCH,
-    )
-    return [allocation_of(row) for row in rows]
+    unit: UnitOfWork, tenant_id: TenantId | None, start_at: datetime, end_at: datetime
+) -> AsyncIterator[AllocationView]:
+    """Allocations, by id, that held something at some time in `[start_at, end_at)`: a batch in memory at a time."""
+    after: UUID | None = None
+    while True:
+        rows = await unit.fetch(
+            "SELECT allocation_id, body FROM allocation_view WHERE bound_at < $3"
+            " AND (released_at IS NULL OR released_at > $2) AND ($1::uuid IS NULL OR tenant_id = $1)"
+            " AND ($4::uuid IS NULL OR allocation_id > $4) ORDER BY allocation_id LIMIT $5",
+            tenant_id,
+            start_at,
+            end_at,
+            after,
+            HELD_BATCH,
+        )
+        for row in rows:
+            yield allocation_of(row)
+        if len(rows) < HELD_BATCH:
+            return
+        after = rows[-1]["allocation_id"]
 
 
 async def list_generations(unit: UnitOfWork, allocation_ids: Sequence[AllocationId]) -> dict[AllocationId, int]:

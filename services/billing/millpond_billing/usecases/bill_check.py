@@ -13,7 +13,7 @@ from millpond_billing.domain.prices import PriceBook
 from millpond_billing.domain.statements import Statement, StatementLine
 from millpond_billing.domain.timeline import Timeline, instant_of, moment_of
 from millpond_billing.store import adjustments
-from millpond_billing.store.allocations import list_active_between, timeline_of
+from millpond_billing.store.allocations import list_held_between, timeline_of
 from millpond_billing.store.prices import load_price_book
 from millpond_billing.store.statements import find_closed
 from millpond_billing.store.tenants import get_tenant
@@ -33,8 +33,9 @@ async def check_bill(unit: UnitOfWork, tenant_id: TenantId, period_start: dateti
     until = min(instant_of(now), period.end)
     statement = await _statement(unit, tenant_id, period, now)
     book = await load_price_book(unit)
-    allocations = await list_active_between(unit, tenant_id, moment_of(period.start), moment_of(until))
-    value = exact_sum(_list_value(timeline_of(one), book, period, until) for one in allocations)
+    value = Decimal(0)
+    async for one in list_held_between(unit, tenant_id, moment_of(period.start), moment_of(until)):
+        value = EXACT.add(value, _list_value(timeline_of(one), book, period, until))
     # Usage adjusted since stands on a later statement; without it this one shows the metered time as it was known.
     since = await adjustments.list_of_period(unit, tenant_id, moment_of(period.start))
     adjusted = exact_sum(one.amount for one in since if one.key.kind is ChargeKind.USAGE)

@@ -10,7 +10,7 @@ from millpond_billing.domain.conservation import TimeState, held_spans, value_of
 from millpond_billing.domain.fleets import Costs, Fleet, Placed
 from millpond_billing.domain.prices import PriceBook
 from millpond_billing.domain.timeline import instant_of
-from millpond_billing.store.allocations import HELD_BATCH, list_held_between, list_held_on, timeline_of
+from millpond_billing.store.allocations import list_held_between, list_held_on, timeline_of
 from millpond_billing.store.capacity import list_node_batches, list_spans
 from millpond_billing.store.charge_sums import ChargeFilter, GroupRow
 from millpond_billing.store.prices import book_currency, load_price_book
@@ -18,7 +18,7 @@ from millpond_billing.usecases.charge_sums import SumPlace, SumQuery, group_char
 from millpond_billing.usecases.reconciliations import held_of
 from millpond_contracts.bodies.allocations import AllocationView
 from millpond_contracts.bodies.bills import CostGroup, CostKey, CostReport, FlavorUse, FleetCost, FleetShare
-from millpond_contracts.ids import AllocationId, JobId, PoolId, ProjectId, TenantId
+from millpond_contracts.ids import JobId, PoolId, ProjectId, TenantId
 from millpond_contracts.prices import EXACT, SMALLEST_PER_UNIT, UNITS, Sku, exact_sum, ratio_of
 from millpond_contracts.quantities import ExactDecimal
 from millpond_kernel.pagination import encode_cursor
@@ -100,19 +100,12 @@ async def report_costs(unit: UnitOfWork, query: CostQuery, place: SumPlace | Non
 
 
 async def _add_held(unit: UnitOfWork, query: CostQuery, book: PriceBook, groups: _Groups) -> None:
-    """Adds what allocations held, a batch of them in memory at a time."""
     start, end = instant_of(query.start), instant_of(query.end)
-    after: AllocationId | None = None
-    while True:
-        batch = await list_held_between(unit, query.tenant_id, query.start, query.end, after)
-        for allocation in batch:
-            timeline = timeline_of(allocation)
-            for sku in timeline.skus():
-                values = value_of_held(held_spans(timeline, sku, end), start, end, book, sku)
-                groups.add_held(allocation, list(values.items()))
-        if len(batch) < HELD_BATCH:
-            return
-        after = batch[-1].allocation_id
+    async for allocation in list_held_between(unit, query.tenant_id, query.start, query.end):
+        timeline = timeline_of(allocation)
+        for sku in timeline.skus():
+            values = value_of_held(held_spans(timeline, sku, end), start, end, book, sku)
+            groups.add_held(allocation, list(values.items()))
 
 
 def _key(allocation: AllocationView, by: CostKey) -> str:
