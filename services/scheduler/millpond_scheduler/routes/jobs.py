@@ -44,7 +44,7 @@ async def submit(request: Request, caller: MemberCaller, key: IdempotencyKey, bo
         caller,
         key,
         lambda unit: submit_job(unit, caller, body),
-        location=lambda answer: f"/v1/jobs/{getattr(answer, 'job_id', '')}",
+        location=lambda made: f"/v1/jobs/{made.job_id}",
     )
 
 
