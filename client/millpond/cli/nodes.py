@@ -119,8 +119,6 @@ def show_node(context: typer.Context, name: NodeArgument, output: OutputOption =
         fields.append(("taints", ", ".join(marks)))
     if found.labels:
         fields.append(("labels", ", ".join(f"{key}={value}" for key, value in found.labels.items())))
-    if found.taints:
-        fields.append(("taints", ", ".join(each.key for each in found.taints)))
     show_one(output, found, found.node_id, fields)
     if output is not Output.TABLE:
         return

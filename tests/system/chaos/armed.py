@@ -38,7 +38,12 @@ def main() -> None:
         port=chosen.port,
         split=True,
         stop_tasks=True,
-        settings={"MILLPOND_FAIL_POINTS": str(chosen.fail_points), **clock.environment},
+        settings={
+            "MILLPOND_FAIL_POINTS": str(chosen.fail_points),
+            # A fleet stands still as a whole here, and what it held has to be given up all the same.
+            "MILLPOND_SCHEDULER_FREEZE_PERCENT": "101",
+            **clock.environment,
+        },
     )
     asyncio.run(run_stack(options, _tell_ready, lambda line: print(line, flush=True)))
 
