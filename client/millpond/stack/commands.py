@@ -203,9 +203,13 @@ def doctor(
     raise typer.Exit(1 if bad else 0)
 
 
-def migrate() -> None:
+def migrate(
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what would be done; exits with 1 if anything.")
+    ] = False,
+) -> None:
     """Bring a database to this version (MILLPOND_OWNER_DATABASE_URL names it); services never do it themselves."""
-    _run_module("millpond_kernel.migrate")
+    _run_module("millpond_kernel.migrate", *(("--check",) if check else ()))
 
 
 def rebuild(

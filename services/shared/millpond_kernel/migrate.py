@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import asyncpg
 
 from millpond_contracts.events import PUBLISHERS
-from millpond_kernel.revisions import code_head, may_serve, migrations_folder
+from millpond_kernel.revisions import code_head, list_pending, may_serve, migrations_folder
 
 OWNER = "millpond_owner"
 LOCK = 7_077_001
@@ -100,6 +100,15 @@ async def migrate(owner_url: str, passwords: Mapping[str, str]) -> bool:
         await connection.close()
 
 
+async def find_pending(owner_url: str) -> list[str]:
+    """What `migrate` would run, oldest first; changes nothing."""
+    connection = await asyncpg.connect(owner_url, timeout=10)
+    try:
+        return list_pending(await _revision(connection))
+    finally:
+        await connection.close()
+
+
 async def make_roles(owner_url: str, passwords: Mapping[str, str]) -> None:
     """Creates the roles alone, for a database that is about to be restored from a backup."""
     connection = await asyncpg.connect(owner_url, timeout=10)
@@ -158,11 +167,20 @@ def main() -> None:
         if "--roles-only" in sys.argv[1:]:
             asyncio.run(make_roles(owner_url, passwords_from(os.environ)))
             return
+        if "--check" in sys.argv[1:]:
+            _tell_pending(asyncio.run(find_pending(owner_url)))
+            return
         changed = asyncio.run(migrate(owner_url, passwords_from(os.environ)))
     except (OSError, asyncpg.PostgresError) as error:
         place = urlsplit(owner_url).netloc.rpartition("@")[2]
         sys.exit(f"millpond migrate: {place} does not answer or refuses: {type(error).__name__}: {error}")
     sys.stdout.write(f"database {f'migrated to {code_head()}' if changed else f'already at {code_head()} or later'}\n")
+
+
+def _tell_pending(pending: list[str]) -> None:
+    if pending:
+        sys.exit(f"{len(pending)} revisions to run: {', '.join(pending)}")
+    sys.stdout.write(f"database at {code_head()} or later: nothing to run\n")
 
 
 if __name__ == "__main__":

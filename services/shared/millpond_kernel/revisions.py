@@ -22,19 +22,18 @@ def migrations_folder() -> Path:
 
 
 @cache
-def _history() -> tuple[frozenset[str], frozenset[str]]:
-    """The revisions that this code has, and those that another one builds on."""
+def _history() -> dict[str, str | None]:
+    """revision -> the one that it builds on."""
     texts = [path.read_text(encoding="utf-8") for path in (migrations_folder() / "versions").glob("*.py")]
-    found = ([one for text in texts for one in pattern.findall(text)] for pattern in (_REVISION, _DOWN))
-    revisions, parents = map(frozenset, found)
-    return revisions, parents
+    found = ((_REVISION.search(text), _DOWN.search(text)) for text in texts)
+    return {revision[1]: None if down is None else down[1] for revision, down in found if revision is not None}
 
 
 @cache
 def code_head() -> str:
     """The one revision that no other revision builds on."""
-    revisions, parents = _history()
-    heads = revisions - parents
+    history = _history()
+    heads = history.keys() - set(history.values())
     if len(heads) != 1:
         raise RuntimeError(f"expected one head of the migrations, found {sorted(heads)}")
     return next(iter(heads))
@@ -46,4 +45,16 @@ def may_serve(revision: str | None) -> bool:
     A revision that this code does not have was made by a later version. Revisions only add, so that the processes of
     this version go on, start again, and may be put back in the place of later ones.
     """
-    return revision == code_head() or (revision is not None and revision not in _history()[0])
+    return revision == code_head() or (revision is not None and revision not in _history())
+
+
+def list_pending(revision: str | None) -> list[str]:
+    """The revisions that bring a database from `revision` (None = an empty one) to this code's head, oldest first."""
+    if may_serve(revision):
+        return []
+    pending: list[str] = []
+    at: str | None = code_head()
+    while at is not None and at != revision:
+        pending.append(at)
+        at = _history()[at]
+    return pending[::-1]
