@@ -1,6 +1,5 @@
 """A small disk of PostgreSQL's own, which can be filled without anybody else's noticing: root alone can make one."""
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -13,7 +12,6 @@ from millpond.stack.users import find_stack_user
 # Room for what a run writes; a tmpfs takes only what is in it.
 _SIZE_MIB = 1024
 _CLONE_NEWNS = 0x00020000  # <sched.h>
-_BLOCK = bytes(1 << 20)
 
 
 def can_mount() -> bool:
@@ -38,21 +36,18 @@ def mount_small_disk(paths: StackPaths) -> None:
 def fill(paths: StackPaths, pid: int) -> Path:
     """Fills the small disk of the stack whose supervisor is `pid`; the file that does it."""
     ballast = Path(f"/proc/{pid}/root{paths.postgres}/ballast")
-    with ballast.open("wb", buffering=0) as file, contextlib.suppress(_Full):
-        while True:
-            _write(file.fileno())
+    with ballast.open("wb") as file:
+        descriptor, taken = file.fileno(), 0
+        while free := _free_bytes(descriptor):
+            try:
+                os.posix_fallocate(descriptor, taken, free)
+                taken += free
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise  # else PostgreSQL took some of it meanwhile
     return ballast
 
 
-class _Full(Exception):
-    """Nothing more goes in."""
-
-
-def _write(descriptor: int) -> None:
-    try:
-        if os.write(descriptor, _BLOCK) < len(_BLOCK):
-            raise _Full
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise _Full from error
+def _free_bytes(descriptor: int) -> int:
+    disk = os.fstatvfs(descriptor)
+    return disk.f_bavail * disk.f_frsize
