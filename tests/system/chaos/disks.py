@@ -11,6 +11,7 @@ from millpond.stack.users import find_stack_user
 
 # Room for what a run writes; a tmpfs takes only what is in it.
 _SIZE_MIB = 1024
+_SMALLEST_STEP = 65_536
 _CLONE_NEWNS = 0x00020000  # <sched.h>
 
 
@@ -38,13 +39,15 @@ def fill(paths: StackPaths, pid: int) -> Path:
     ballast = Path(f"/proc/{pid}/root{paths.postgres}/ballast")
     with ballast.open("wb") as file:
         descriptor, taken = file.fileno(), 0
-        while free := _free_bytes(descriptor):
+        step = _free_bytes(descriptor)
+        while step >= _SMALLEST_STEP:
             try:
-                os.posix_fallocate(descriptor, taken, free)
-                taken += free
+                os.posix_fallocate(descriptor, taken, step)
+                taken += step
             except OSError as error:
                 if error.errno != errno.ENOSPC:
-                    raise  # else PostgreSQL took some of it meanwhile
+                    raise
+                step //= 2  # PostgreSQL took some of it meanwhile
     return ballast
 
 
