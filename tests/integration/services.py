@@ -14,7 +14,7 @@ import httpx
 from millpond_contracts.bodies.tenants import Role
 from millpond_kernel.serve import Joined
 from millpond_kernel.settings import ServiceSettings
-from millpond_kernel.worker import run_worker
+from millpond_kernel.worker import ServiceWorker, run_worker
 from millpond_quota.bootstrap import bootstrap, make_key
 from tests.integration.databases import MigratedDatabase
 
@@ -40,6 +40,13 @@ class Services:
     def as_key(self, key: str | None = None) -> "Caller":
         """A caller with this API key, or the operator."""
         return Caller(self.http, key or self.operator_key)
+
+    def make_worker(self, name: str) -> ServiceWorker:
+        """A service's worker, which `run_worker` runs."""
+        worker: ServiceWorker = importlib.import_module(f"millpond_{name}.worker").create_worker(
+            self.settings[name], transport=self.transport
+        )
+        return worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +123,4 @@ def _settings(migrated: MigratedDatabase, name: str, key: str, overrides: Mappin
 
 
 def _start_workers(services: Services, names: Sequence[str]) -> list[asyncio.Task[None]]:
-    return [
-        asyncio.create_task(
-            run_worker(
-                importlib.import_module(f"millpond_{name}.worker").create_worker(
-                    services.settings[name], transport=services.transport
-                ),
-                services.stop,
-            )
-        )
-        for name in names
-    ]
+    return [asyncio.create_task(run_worker(services.make_worker(name), services.stop)) for name in names]

@@ -1,6 +1,8 @@
 """Failures that users of other systems reported, replayed; named after the rows of the list of cases."""
 
 import asyncio
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -9,8 +11,12 @@ from millpond_contracts.bodies.jobs import DeviceRequest, JobBatch, JobView, Ret
 from millpond_contracts.bodies.tenants import VirtualPoolView
 from millpond_contracts.bodies.work import Assignment, ReportKind
 from millpond_contracts.resources import DeviceHealth
+from millpond_kernel.consuming import ConsumerRunner
 from millpond_kernel.db import SYSTEM, TenantScope
-from millpond_scheduler.consumers import quota
+from millpond_kernel.rebuild import rebuild
+from millpond_kernel.worker import WorkerKernel, connected_kernel, run_worker
+from millpond_quota.store.virtual_pools import save_pool
+from millpond_scheduler.consumers.quota import quota_consumer
 from millpond_scheduler.usecases.jobs import submit_jobs
 from millpond_scheduler.usecases.leases import find_expired, give_up
 from millpond_scheduler.usecases.recount import recount
@@ -18,6 +24,8 @@ from millpond_scheduler.usecases.stopping import stop
 from tests.integration.databases import MigratedDatabase
 from tests.integration.scheduler.test_leases import pass_time
 from tests.integration.scheduler.world import ONE_DEVICE, World, make_device, make_spec, member
+from tests.integration.services import Services, run_services
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -91,52 +99,87 @@ async def test_submits_when_fifty_want_the_last_memory_at_once_then_exactly_one_
     await world.assert_counters_are_true()
 
 
-async def test_use_when_a_thousand_jobs_come_and_go_while_quota_is_loaded_anew_then_is_what_lives_q14(
+async def test_use_when_a_thousand_jobs_come_and_go_while_quota_restarts_then_is_what_lives_q14(
     world: World, migrated: MigratedDatabase
 ) -> None:
+    """Quota's worker ends and begins again and again; each life tells other limits, and our view is loaded anew."""
     await world.database.close()
     world.database = migrated.database("scheduler", 16)
     await world.database.open()
     await world.add_node(devices=8, cpu=64_000, memory=64_000)
-    share = await world.add_virtual_pool()
+    async with migrated.opened("quota", 1) as database, database.begin(SYSTEM) as unit:
+        await save_pool(unit, world.pool, deleted=False)
     leader, over, drifts = world.leader(), asyncio.Event(), 0
 
-    async def restart_quota() -> None:
-        """What a restart of quota makes us do at worst: its views are emptied and loaded again."""
-        while not over.is_set():
-            async with world.database.begin(SYSTEM) as unit:
-                await quota._clear(unit)
-                await quota._load_virtual_pools(unit, [share.model_dump(mode="json")])
-            await asyncio.sleep(0.05)
+    async def restart_quota(services: Services, follower: WorkerKernel, path: str) -> None:
+        quota = services.make_worker("quota")
+        for device_milli in (8000, 4000, 8000, 4000):
+            stop, body = asyncio.Event(), {"limits": at_most(device_milli)}
+            life = asyncio.create_task(run_worker(quota, stop))
+            told = (await services.as_key()("PATCH", path, body, headers={"If-Match": "*"}, expect=200)).json()
+            await eventually(partial(is_known, world, told["generation"]), 30)
+            await rebuild(follower.database, follower.clients["quota"], quota_consumer(leader.wake))
+            stop.set()
+            await life
 
     async def lead() -> None:
         while not over.is_set():
             await leader.step()
             await asyncio.sleep(0.01)
 
-    async def come_and_go() -> None:
+    async def come_and_go(share: VirtualPoolView) -> None:
         nonlocal drifts
         caller = member(share.tenant_id)
-        for _ in range(10):
+        await eventually(partial(is_known, world, 2), 30)
+        for number in range(1, 11):
             specs = tuple(make_spec(share.virtual_pool_id, cpu=10, memory=8, devices=ONE_DEVICE) for _ in range(100))
             async with world.database.begin(TenantScope(share.tenant_id)) as unit:
                 made = await submit_jobs(unit, caller, JobBatch(jobs=specs))
-            await asyncio.sleep(0.02)
+            await eventually(partial(has_bound, world, 4 * number), 30)
             for start in range(0, 100, 10):
                 await asyncio.gather(*(world.cancel(share, job.job_id) for job in made.jobs[start : start + 10]))
             async with world.database.begin(SYSTEM) as unit:
                 drifts += await recount(unit)
-        over.set()
 
-    async with asyncio.timeout(120), asyncio.TaskGroup() as group:
-        for actor in (restart_quota(), lead(), come_and_go()):
-            group.create_task(actor)
+    async with run_services(migrated, ("quota", "scheduler"), workers=False) as services, asyncio.timeout(120):
+        operator = services.as_key()
+        tenant = (await operator("POST", "/v1/tenants", {"name": "acme"}, expect=201)).json()["tenant_id"]
+        body = {"name": "share", "tenant_id": tenant, "pool_id": str(world.pool.pool_id), "limits": at_most(8000)}
+        made = await operator("POST", "/v1/virtual-pools", body, expect=201)
+        share = VirtualPoolView.model_validate_json(made.text)
+        scheduler = services.make_worker("scheduler")
+        async with connected_kernel(scheduler) as kernel, asyncio.TaskGroup() as group:
+            consumer, prefix = quota_consumer(leader.wake), migrated.redis_prefix
+            follower = ConsumerRunner(kernel.database, kernel.redis, kernel.clients["quota"], consumer, prefix=prefix)
+            group.create_task(follower.run(over))
+            group.create_task(lead())
+            path = f"/v1/virtual-pools/{share.virtual_pool_id}"
+            await asyncio.gather(restart_quota(services, kernel, path), come_and_go(share))
+            over.set()
     assert drifts == 0
     assert await world.value("SELECT count(*) FROM job WHERE state = 'cancelled'") == 1000
     live = await world.value("SELECT count(*) FROM allocation WHERE state <> 'released'")
     used = await world.value("SELECT used FROM usage WHERE resource = 'device'")
     assert used == live * 1000 == 0
     await world.assert_counters_are_true()
+
+
+def at_most(device_milli: int) -> dict[str, Any]:
+    return {
+        "cpu": {"borrow": 1_000_000},
+        "memory": {"borrow": 1_000_000},
+        "devices": {"t4": {"borrow": device_milli}},
+    }
+
+
+async def has_bound(world: World, tasks: int) -> bool:
+    """Whether so many tasks have been bound, whatever became of them."""
+    return bool(await world.value("SELECT count(*) >= $1 FROM allocation", tasks))
+
+
+async def is_known(world: World, generation: int) -> bool:
+    """Whether the virtual pool's change has reached the scheduler."""
+    return (await world.value("SELECT max(generation) FROM virtual_pool_view") or 0) >= generation
 
 
 async def test_job_when_its_pool_is_full_then_it_waits_with_a_reason_and_is_not_tried_again_and_again_s8(
