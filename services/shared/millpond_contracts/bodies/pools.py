@@ -56,7 +56,9 @@ class PoolSpec(Incoming):
     unreachable_after_seconds: StrictInt = Field(30, ge=1, le=3600)
     lease_seconds: StrictInt = Field(300, ge=2, le=86_400)
     stop_grace_seconds: StrictInt = Field(30, ge=0, le=3600)
-    reference_task_milli: DeviceMilli = Field(1000, ge=1, description="what 'available' must be able to serve")
+    reference_task_milli: Annotated[DeviceMilli, Field(ge=1)] = Field(
+        1000, description="what 'available' must be able to serve"
+    )
     thresholds: Annotated[tuple[Threshold, ...], Field(max_length=32)] = ()
     labels: Labels = Field(default_factory=dict)
 
