@@ -6,12 +6,13 @@ ARGS  ?=
 SEED  ?= 1
 DURATION_S ?= 60
 LAST  ?= 30
+FROM  ?=
 FILE  ?= docs/benchmarks/chaos/$(shell date -u +%F).jsonl
 # Test files that run at the same time, each with engines of its own.
 AT_ONCE ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help up demo test check openapi bench chaos chaos-seeds test-floor lock clean
+.PHONY: help up demo test check openapi bench chaos chaos-seeds upgrade test-floor lock clean
 .PHONY: check-format check-lint check-types check-imports check-tree
 
 help: ## List the targets
@@ -50,6 +51,9 @@ chaos: $(STAMP) ## Faults of every kind against a split stack under load, one JS
 
 chaos-seeds: $(STAMP) ## The same with the seeds 1 to LAST, appended to FILE with a page beside it; goes on where it stopped
 	@$(VENV)/bin/python -m tests.system.chaos.seeds $(FILE) --last $(LAST) --duration-s $(DURATION_S) $(ARGS)
+
+upgrade: $(STAMP) ## The code of an earlier commit and this one side by side on one database, one JSON line: FROM=commit
+	@$(VENV)/bin/python -m tests.system.upgrade --from "$(FROM)" $(ARGS)
 
 test-floor: $(STAMP) ## Run the integration tests on the oldest supported versions (Debian 12's PostgreSQL 15, Redis 7.0)
 	@tools/test-floor $(ARGS)
