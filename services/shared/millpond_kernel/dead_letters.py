@@ -86,8 +86,12 @@ async def _run(service: str, replay: int | None) -> None:
             await replay_dead_letter(kernel.database, consumers, replay)
             sys.stdout.write(f"replayed {replay}\n")
             return
-        for letter in await list_dead_letters(kernel.database):
+        letters = await list_dead_letters(kernel.database)
+        for letter in letters:
             sys.stdout.write(_shown(letter) + "\n")
+        if not letters:
+            # Beside the objects, for the person who asked: a program that reads them still finds none.
+            sys.stderr.write(f"no event is parked in {service}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

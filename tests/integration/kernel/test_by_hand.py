@@ -59,6 +59,7 @@ async def park(migrated: MigratedDatabase) -> int:
 
 
 async def test_dead_letters_when_shown_and_replayed_then_as_they_are(migrated: MigratedDatabase) -> None:
+    assert await run(migrated, "dead_letters", "quota") == (0, "", "no event is parked in quota\n")
     letter = await park(migrated)
     code, out, errors = await run(migrated, "dead_letters", "quota")
     assert code == 0, errors
