@@ -103,9 +103,9 @@ class Upgrade:
     async def replace_worker(self, before: Version, after: Version, name: str, *services: str) -> None:
         """Both run for a phase, then the later one alone."""
         await self.start_worker(after, name, *services)
-        await self.phase(f"{name} of both versions")
+        await self.phase(f"{name}: {before.name}, with {after.name} beside it")
         await asyncio.to_thread(self.site.stop, before, name)
-        await self.phase(f"{name} of the {after.name} version")
+        await self.phase(f"{name}: {after.name} alone")
 
     def start_fleet(self, version: Version, folder: Path, token: str) -> None:
         """Starts simulated nodes of a version; they join, or go on where another version's were."""
@@ -172,7 +172,7 @@ async def _run_on(
             "acknowledged": len(upgrade.load.acknowledged()),
             "phases": upgrade.phases,
             "went_back": old.may_be_behind,
-            "answered": {name: outside.answered[urls[0]] for name, urls in upgrade.urls.items()},
+            "answered": outside.answered.total(),
             "findings": findings,
         }
 
