@@ -81,4 +81,4 @@ async def test_service_when_the_database_is_behind_then_it_is_not_ready_and_does
         await wait_for_head(stage.publisher, 0.0)
     answer = await stage.services.http.get("/readyz/quota")
     assert answer.status_code == 503
-    assert "run millpond migrate" in answer.text
+    assert "run `millpond migrate`" in answer.text

@@ -222,6 +222,8 @@ export = Table(
     Column("as_of", INSTANT, nullable=True),
     Column("running", ARRAY(Uuid), nullable=True),
     Column("place", Text, nullable=True),
+    # Beginnings since it last got on.
+    Column("tries", Integer, nullable=False, server_default=text("0")),
     Column("expires_at", INSTANT, nullable=True),
     Column("created_at", INSTANT, nullable=False, server_default=NOW),
     Column("touched_at", INSTANT, nullable=False, server_default=NOW),
