@@ -10,7 +10,7 @@ import os
 import random
 import resource
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -34,6 +34,8 @@ STEP_SECONDS = 20.0
 STEPS = (0.0, 10.0, 25.0, 50.0, 100.0)
 FIRST_SECONDS = 10.0
 CONNECTIONS = 32
+# What is not answered so long after the last request counts as not answered.
+PATIENCE_SECONDS = 10.0
 KEEPS_UP = 0.95
 
 
@@ -60,7 +62,7 @@ class Window:
     def reads_p99(self, begin: float, end: float = float("inf")) -> float:
         """Milliseconds of reads that began in [begin, end); 0 when there were none."""
         found = [took for at, took in self.reads if begin <= at < end]
-        return percentile(found, 0.99) if found else 0.0
+        return _p99(found)
 
 
 async def _measure(stack: Stack) -> None:
@@ -109,9 +111,9 @@ async def _measure_steps(stack: Stack, tenant: Tenant, seen: Seen) -> None:
     """Raises the submits until jobs end more slowly than they come; tells what each step cost."""
     kept = 0.0
     for rate in STEPS:
-        cpu, ended = cpu_seconds(tree_of(stack)), seen.ended
+        cpu, ended, began = cpu_seconds(tree_of(stack)), seen.ended, time.monotonic()
         window = await _load(stack.port, tenant, STEP_SECONDS, rate, READS)
-        rates = _rates(cpu, stack, STEP_SECONDS)
+        rates = _rates(cpu, stack, time.monotonic() - began)
         name = f"load.step.submits_{rate:g}"
         ends = (seen.ended - ended) / STEP_SECONDS
         tell(
@@ -122,8 +124,8 @@ async def _measure_steps(stack: Stack, tenant: Tenant, seen: Seen) -> None:
             refused=window.refused,
             late=window.late,
             reads_p99_ms=round(window.reads_p99(FIRST_SECONDS if rate == 0.0 else 0.0), 1),
-            submit_p99_ms=round(percentile(window.submit_ms, 0.99), 1) if window.submit_ms else None,
-            heartbeat_p99_ms=round(percentile(seen.heartbeat_ms, 0.99), 1) if seen.heartbeat_ms else None,
+            submit_p99_ms=round(_p99(window.submit_ms), 1),
+            heartbeat_p99_ms=round(_p99(seen.heartbeat_ms), 1),
         )
         seen.heartbeat_ms.clear()
         # The first ends come some seconds after the first submits.
@@ -136,18 +138,19 @@ async def _measure_steps(stack: Stack, tenant: Tenant, seen: Seen) -> None:
 async def _measure_long(stack: Stack, tenant: Tenant, seen: Seen) -> None:
     """The wanted load for minutes; then everything must come to rest, whole."""
     seen.answers.clear()
-    ended = seen.ended
+    ended, began = seen.ended, time.monotonic()
     cpu, memory = cpu_seconds(tree_of(stack)), asyncio.create_task(_watch_memory(stack))
     window = await _load(stack.port, tenant, SECONDS, SUBMITS, READS)
+    rates = _rates(cpu, stack, time.monotonic() - began)
     sizes = await _end(memory)
     accepted = len(window.submit_ms)
     about = {"agents": AGENTS, "submits_per_s": SUBMITS, "reads_per_s": READS, "seconds": SECONDS}
     tell("load.accepted_per_s", [accepted / SECONDS], "1/s", bar=f">= {0.99 * SUBMITS:g}", late=window.late, **about)
-    tell("load.ends_per_s", [(seen.ended - ended) / SECONDS], "1/s", cores=_rates(cpu, stack, SECONDS))
+    tell("load.ends_per_s", [(seen.ended - ended) / SECONDS], "1/s", cores=rates)
     tell("load.reads_p99_ms", [window.reads_p99(FIRST_SECONDS)], "ms", bar="<= 100")
     tell("load.reads_p99_ms.first_10_s", [window.reads_p99(0.0, FIRST_SECONDS)], "ms", bar="<= 250")
-    tell("load.submit_ms_p99", [percentile(window.submit_ms, 0.99)], "ms")
-    tell("load.heartbeat_ms_p99", [percentile(seen.heartbeat_ms, 0.99)], "ms")
+    tell("load.submit_ms_p99", [_p99(window.submit_ms)], "ms")
+    tell("load.heartbeat_ms_p99", [_p99(seen.heartbeat_ms)], "ms")
     lost = sum(n for (kind, status), n in seen.answers.items() if kind == "heartbeat" and status != 200)
     tell("load.heartbeats_lost", [lost], "heartbeats", bar="= 0", sent=_count(seen, "heartbeat"))
     tell("load.refused", [sum(window.refused.values())], "requests", bar="= 0", by=window.refused | seen.failures())
@@ -157,7 +160,7 @@ async def _measure_long(stack: Stack, tenant: Tenant, seen: Seen) -> None:
         began = time.monotonic()
         behind = await find_backlog(connection)
         await wait_until_quiet(connection, 300)
-        tell("load.drain_s", [time.monotonic() - began], "s", behind=[str(one) for one in behind][:10])
+        tell("load.drain_s", [time.monotonic() - began], "s", behind=len(behind))
         tell_check("load", await check_delivery(connection))
     finally:
         await connection.close()
@@ -215,10 +218,14 @@ async def _load(port: int, tenant: Tenant, seconds: float, submits: float, reads
         else:
             window.refused[f"read {status}"] = window.refused.get(f"read {status}", 0) + 1
 
-    async with asyncio.TaskGroup() as group:
-        for action, rate in ((submit, submits), (read, reads)):
-            if rate:
-                group.create_task(_at_rate(group, action, rate, began, seconds, window))
+    try:
+        async with asyncio.timeout(seconds + PATIENCE_SECONDS), asyncio.TaskGroup() as group:
+            for action, rate in ((submit, submits), (read, reads)):
+                if rate:
+                    group.create_task(_at_rate(group, action, rate, began, seconds, window))
+    except TimeoutError:
+        sent = int(seconds * submits) + int(seconds * reads)
+        window.refused["no answer"] = sent - len(window.reads) - len(window.submit_ms) - sum(window.refused.values())
     while not free.empty():
         free.get_nowait().close()
     return window
@@ -260,6 +267,10 @@ def _rates(before: dict[int, float], stack: Stack, seconds: float) -> dict[str, 
     """Cores that each process of the stack used, and this one's clients."""
     used = {pid: (after - before.get(pid, 0.0)) / seconds for pid, after in cpu_seconds(tree_of(stack)).items()}
     return shorten_all({title: share for title, share in sum_by_title(used).items() if share >= 0.005})
+
+
+def _p99(values: Sequence[float]) -> float:
+    return percentile(values, 0.99) if values else 0.0
 
 
 def _count(seen: Seen, kind: str) -> int:
