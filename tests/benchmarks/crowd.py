@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from millpond_node_agent.control_plane import HEARTBEAT, POLL, RENEW, REPORTS
 from tests.benchmarks.connection import Connection, request, to_json
 from tests.factories.registry import Agent, gpu, inventory
 
@@ -72,7 +73,7 @@ class CrowdAgent:
             began = time.monotonic()
             beat = {"boot_id": "boot-1", "monotonic_ms": _now_ms(), "inventory_sequence": self._agent.sequence}
             body = to_json(beat)[:-1] + b',"signals":[' + b",".join(self._samples()) + b"]}"
-            status, _ = await self._say("heartbeat", "/v1/agent/heartbeat", body)
+            status, _ = await self._say("heartbeat", HEARTBEAT, body)
             if status == 200:
                 self._seen.heartbeat_ms.append((time.monotonic() - began) * 1000)
             await asyncio.sleep(max(0.0, HEARTBEAT_SECONDS - (time.monotonic() - began)))
@@ -84,7 +85,7 @@ class CrowdAgent:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEW_SECONDS * random.uniform(0.7, 1.0))
-            status, answer = await self._say("renew", "/v1/agent/sessions/renew", b"{}")
+            status, answer = await self._say("renew", RENEW, b"{}")
             if status == 200:
                 self._agent.token = httpx.Response(200, content=answer).json()["token"]
 
@@ -97,9 +98,7 @@ class CrowdAgent:
                 body = {"boot_id": "boot-1", "sent_monotonic_ms": _now_ms(), "held": held, "wait_seconds": wait}
                 try:
                     connection = connection or await Connection.open(self._port)
-                    status, answer = await connection.exchange(
-                        request("POST", "/v1/work/poll", self._agent.token, to_json(body))
-                    )
+                    status, answer = await connection.exchange(request("POST", POLL, self._agent.token, to_json(body)))
                 except OSError:
                     connection, status = None, 0
                 self._seen.answers["poll", status] += 1
@@ -153,7 +152,7 @@ class CrowdAgent:
             )
         body = to_json({"boot_id": "boot-1", "sent_monotonic_ms": _now_ms(), "reports": reports})
         while True:
-            status, _ = await self._say("report", "/v1/work/reports", body)
+            status, _ = await self._say("report", REPORTS, body)
             if status != 0 and status < 500:
                 return status == 200
             await asyncio.sleep(1.0)

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-import uvloop
-
 from tests.benchmarks.connection import Connection, request, to_json
 from tests.benchmarks.figures import percentile, tell, tell_check
 from tests.benchmarks.owner import connect_owner, wait_until_quiet
 from tests.benchmarks.processes import cpu_ms_each, cpu_seconds, tree_of
+from tests.benchmarks.running import on_stack
 from tests.system.checker_delivery import check_delivery
 from tests.system.client import Tenant, job_body, make_tenant, open_caller
 from tests.system.stack import Stack
@@ -29,12 +28,7 @@ WORKERS = ("worker", "worker-scheduler")
 
 def measure() -> None:
     """Starts a stack, submits to it, and checks that every acknowledged job is there once."""
-    stack = Stack.make(split=False)
-    try:
-        stack.start()
-        uvloop.run(_measure(stack))
-    finally:
-        stack.close()
+    on_stack(_measure)
 
 
 @dataclass(slots=True)

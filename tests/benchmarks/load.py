@@ -14,13 +14,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
-import uvloop
-
 from tests.benchmarks.connection import Connection, request, to_json
 from tests.benchmarks.crowd import DEVICES, FLAVOR, Seen, join_crowd, run_agents
 from tests.benchmarks.figures import percentile, shorten_all, tell, tell_check
 from tests.benchmarks.owner import connect_owner, wait_until_quiet
 from tests.benchmarks.processes import cpu_seconds, pss_mb, sum_by_title, tree_of
+from tests.benchmarks.running import on_stack
 from tests.system.checker_delivery import check_delivery, find_backlog
 from tests.system.client import Caller, Tenant, job_body, open_caller, publish_prices
 from tests.system.stack import Stack
@@ -42,12 +41,7 @@ KEEPS_UP = 0.95
 def measure() -> None:
     """Starts a stack, lets the crowd join, raises the load to the knee, then holds the wanted load."""
     _allow_many_files()
-    stack = Stack.make(split=False)
-    try:
-        stack.start()
-        uvloop.run(_measure(stack))
-    finally:
-        stack.close()
+    on_stack(_measure)
 
 
 @dataclass(slots=True)

@@ -126,10 +126,9 @@ async def _revision(connection: asyncpg.Connection) -> str | None:
 
 
 def _upgrade(owner_url: str) -> None:
-    # Alembic is slow to import and needed only here, after the cheap look at the revision.
-    from alembic import command  # noqa: PLC0415
-    from alembic.config import Config  # noqa: PLC0415
-    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415
+    from alembic import command  # noqa: PLC0415 - slow to import, needed only when the database is behind
+    from alembic.config import Config  # noqa: PLC0415 - the same
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 - the same
 
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()))

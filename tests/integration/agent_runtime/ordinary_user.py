@@ -18,6 +18,14 @@ async def log_of(runtime: ProcessRuntime, name: str) -> str:
     return (await runtime.read_log(name, 0, 1000)).data.decode()
 
 
+async def wait_for(runtime: ProcessRuntime, ended: str, spoke: str) -> None:
+    while True:
+        has_ended = (await runtime.status(ended)).state is not TaskState.RUNNING
+        if has_ended and await log_of(runtime, spoke):
+            return
+        await asyncio.sleep(0.02)
+
+
 async def main(place: Path) -> None:
     runtime = ProcessRuntime(ProcessSettings(place / "own" / "state", place / "own" / "work"))
     ends = make_spec("ends", "id -u; mkdir shut; chmod 0 shut; exit 4")
@@ -25,8 +33,7 @@ async def main(place: Path) -> None:
     for spec in (ends, stays):
         await runtime.prepare(spec)
         await runtime.start(spec)
-    while (await runtime.status("ends")).state is TaskState.RUNNING or not await log_of(runtime, "stays"):  # noqa: ASYNC110 - no event tells
-        await asyncio.sleep(0.02)
+    await wait_for(runtime, ended="ends", spoke="stays")
     found: dict[str, object] = {
         "isolation": runtime.report().isolation,
         "exit_code": (await runtime.status("ends")).exit_code,

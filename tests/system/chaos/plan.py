@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from millpond_kernel.fail_points import FailPoint
+
 SERVICES: Final = ("registry", "quota", "scheduler", "billing", "autoscaler")
 HTTP: Final = tuple(f"http-{name}" for name in SERVICES)
 WORKERS: Final = tuple(f"worker-{name}" for name in SERVICES)
@@ -22,12 +24,12 @@ class FaultKind(StrEnum):
     KILL_ALL = "kill_all"
     TERMINATE = "terminate"
     FREEZE = "freeze"
-    BEFORE_COMMIT = "before_commit"
-    AFTER_COMMIT = "after_commit"
-    BEFORE_PUBLISH = "before_publish"
-    AFTER_PUBLISH = "after_publish"
-    INSIDE_APPLY = "inside_apply"
-    AFTER_APPLY = "after_apply"
+    BEFORE_COMMIT = FailPoint.BEFORE_COMMIT.value
+    AFTER_COMMIT = FailPoint.AFTER_COMMIT.value
+    BEFORE_PUBLISH = FailPoint.BEFORE_PUBLISH.value
+    AFTER_PUBLISH = FailPoint.AFTER_PUBLISH.value
+    INSIDE_APPLY = FailPoint.INSIDE_APPLY.value
+    AFTER_APPLY = FailPoint.AFTER_APPLY.value
     KILL_POSTGRES = "kill_postgres"
     END_BACKENDS = "end_backends"
     KILL_VALKEY = "kill_valkey"
