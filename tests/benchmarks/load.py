@@ -21,7 +21,7 @@ from tests.benchmarks.owner import connect_owner, wait_until_quiet
 from tests.benchmarks.processes import cpu_seconds, pss_mb, sum_by_title, tree_of
 from tests.benchmarks.running import on_stack
 from tests.system.checker_delivery import check_delivery, find_backlog
-from tests.system.client import Caller, Tenant, job_body, open_caller, publish_prices
+from tests.system.client import Caller, Tenant, open_caller, publish_prices
 from tests.system.stack import Stack
 from tests.waiting import eventually
 
@@ -167,17 +167,7 @@ async def _load(port: int, tenant: Tenant, seconds: float, submits: float, reads
     for _ in range(CONNECTIONS):
         free.put_nowait(await Connection.open(port))
     began = time.monotonic()
-    body = to_json(
-        job_body(tenant.virtual_pool, "load", ["/bin/true"])
-        | {
-            "groups": [
-                {
-                    "resources": {"cpu_milli": 100, "memory_mib": 64, "devices": [{"count": 1}]},
-                    "run": {"command": ["/bin/true"]},
-                }
-            ]
-        }
-    )
+    body = _job(tenant.virtual_pool)
     paths = itertools.cycle(
         ("/v1/jobs?limit=20", "/v1/jobs/{job}", "/v1/jobs/{job}/explain", "/v1/me", "/v1/jobs/{job}")
     )
@@ -223,6 +213,13 @@ async def _load(port: int, tenant: Tenant, seconds: float, submits: float, reads
     while not free.empty():
         free.get_nowait().close()
     return window
+
+
+def _job(virtual_pool: str) -> bytes:
+    """A job of one task on one device."""
+    resources = {"cpu_milli": 100, "memory_mib": 64, "devices": [{"count": 1}]}
+    group = {"resources": resources, "run": {"command": ["/bin/true"]}}
+    return to_json({"name": "load", "virtual_pool": virtual_pool, "groups": [group]})
 
 
 async def _at_rate(
