@@ -79,7 +79,8 @@ class StateLock:
             ) from error
 
     def release(self) -> None:
-        """Let another agent in."""
+        """Let another agent in, also while a program that is just being started still has a copy of the file open."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
         os.close(self._file)
 
 
