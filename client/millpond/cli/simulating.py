@@ -1,0 +1,78 @@
+"""What the scheduler would do with recorded jobs: `simulate ...`; its code runs on this machine, no stack is needed."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millpond.cli.session import MACHINES
+
+_SIMULATOR = "millpond_scheduler.simulation"
+# What the simulator computes with; it comes with the server.
+_NEEDED = ("millpond_scheduler", "numpy")
+
+simulate = typer.Typer(
+    name="simulate", help="Try the scheduler on recorded jobs, without a stack.", no_args_is_help=True
+)
+
+
+@simulate.command("placement")
+def simulate_placement(
+    nodes: Annotated[
+        Path, typer.Option(metavar="FILE", help="CSV: sn, cpu_milli, memory_mib, gpu (devices), model.", exists=True)
+    ],
+    jobs: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli (per device); name and gpu_spec if there are any.",
+            exists=True,
+        ),
+    ],
+    protocol: Annotated[
+        str, typer.Option(help="openb: jobs arrive until 130 % of the devices were asked for; none waits or ends.")
+    ] = "openb",
+    policy: Annotated[str, typer.Option(help="Which policy decides; default is the product's own.")] = "default",
+    seeds: Annotated[str, typer.Option(help="One run each: 42-51, or 1,3,8-9.")] = "42",
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the figures of each seed and their mean, as JSON.")
+    ] = None,
+    allocations: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what became of every arrival, as CSV.")
+    ] = None,
+    processes: Annotated[int | None, typer.Option(min=1, help="Seeds at a time; by default one per CPU.")] = None,
+) -> None:
+    """Place recorded jobs on a list of nodes as the scheduler would, and tell how well they pack.
+
+    The same files and seeds give the same report and allocations, byte by byte.
+    """
+    given = {
+        "--nodes": nodes,
+        "--jobs": jobs,
+        "--protocol": protocol,
+        "--policy": policy,
+        "--seeds": seeds,
+        "--report": report,
+        "--allocations": allocations,
+        "--processes": processes,
+    }
+    _run("placement", *(f"{option}={value}" for option, value in given.items() if value is not None))
+
+
+def _run(*arguments: str) -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise typer.BadParameter(
+            f'this needs the server extra (missing: {", ".join(missing)}): pip install "millpond[server]"'
+        )
+    done = subprocess.run([sys.executable, "-P", "-m", _SIMULATOR, *arguments], check=False)
+    if done.returncode != 0:
+        raise typer.Exit(done.returncode)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds these commands to the command line."""
+    app.add_typer(simulate, rich_help_panel=MACHINES)

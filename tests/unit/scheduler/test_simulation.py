@@ -1,0 +1,186 @@
+"""`millpond simulate placement`: what it writes, judged by a checker that shares no code with it."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from millpond_scheduler.simulation.__main__ import main, parse_seeds
+from millpond_scheduler.simulation.fragments import find_typical, measure_fragment_ratio
+from millpond_scheduler.simulation.policies import POLICIES
+from millpond_scheduler.simulation.pool import build_pool
+from millpond_scheduler.simulation.traces import TraceError, TraceJob, TraceNode, read_jobs, read_nodes
+from tests.reference.placements import find_faults
+
+pytestmark = pytest.mark.unit
+
+NODES = """sn,cpu_milli,memory_mib,gpu,model
+a-0,16000,65536,2,T4
+a-1,16000,65536,2,T4
+b-0,96000,393216,8,G2
+c-0,64000,262144,0,
+"""
+JOBS = """cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec
+2000,8192,1,460,
+2000,8192,1,810,
+4000,16384,1,1000,T4
+4000,16384,1,1000,
+2000,4096,1,160,G2|T4
+12000,4096,0,0,
+24000,98304,4,1000,
+"""
+
+
+class Files:
+    """The files of one simulation in a folder."""
+
+    def __init__(self, folder: Path, nodes: str = NODES, jobs: str = JOBS) -> None:
+        self.nodes, self.jobs = folder / "nodes.csv", folder / "jobs.csv"
+        self.report, self.allocations = folder / "report.json", folder / "allocations.csv"
+        self.nodes.write_text(nodes, encoding="utf-8")
+        self.jobs.write_text(jobs, encoding="utf-8")
+
+    def simulate(self, *options: str) -> int:
+        """Run it; the exit code."""
+        given = {
+            "--nodes": self.nodes,
+            "--jobs": self.jobs,
+            "--report": self.report,
+            "--allocations": self.allocations,
+        }
+        return main(["placement", *(f"{name}={path}" for name, path in given.items()), *options])
+
+    def find_faults(self) -> list[str]:
+        """What the checker says."""
+        return find_faults(self.nodes, self.jobs, self.allocations, self.report)
+
+    def read_allocations(self) -> list[dict[str, str]]:
+        """The rows."""
+        with self.allocations.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def edit_allocations(self, index: int, **changes: str) -> None:
+        """Falsify one row."""
+        rows = self.read_allocations()
+        rows[index] |= changes
+        with self.allocations.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_placement_when_simulated_then_an_independent_checker_finds_no_fault(files: Files, policy: str) -> None:
+    assert files.simulate("--seeds=1-3", f"--policy={policy}", "--processes=1") == 0
+    assert files.find_faults() == []
+    seeds = json.loads(files.report.read_text(encoding="utf-8"))["seeds"]
+    assert [each["seed"] for each in seeds] == [1, 2, 3]
+    assert all(each["placed"] and each["refused"] for each in seeds)
+
+
+def test_placement_when_simulated_again_then_every_byte_is_the_same(files: Files) -> None:
+    texts = []
+    for processes in (1, 2):
+        assert files.simulate("--seeds=4-5", f"--processes={processes}") == 0
+        texts.append((files.report.read_bytes(), files.allocations.read_bytes()))
+    assert texts[0] == texts[1]
+    assert files.simulate("--seeds=4,6") == 0
+    assert files.allocations.read_bytes() != texts[0][1]
+
+
+def test_checker_when_allocations_are_falsified_then_it_says_what_is_wrong(files: Files) -> None:
+    assert files.simulate("--seeds=1") == 0
+    rows = files.read_allocations()
+    placed = next(index for index, row in enumerate(rows) if row["accepted"] == "true" and row["milli"] == "1000")
+    files.edit_allocations(placed, node="", devices="", accepted="false")
+    assert any("has room" in fault for fault in files.find_faults())
+    files.edit_allocations(placed, node="b-0", devices="9", accepted="true")
+    assert any("has no room" in fault or "asked for" in fault for fault in files.find_faults())
+    files.edit_allocations(placed, **rows[placed])
+    assert files.find_faults() == []
+
+
+def test_fragments_when_devices_are_idle_then_what_the_typical_job_cannot_use_counts() -> None:
+    pool = build_pool([TraceNode("n", 4_000, 1_000, 2, "T4")])
+    whole = TraceJob("whole", 1_000, 0, 1, 1000)
+    without = TraceJob("without", 1_000, 0, 0, 0)
+    large = TraceJob("large", 5_000, 0, 1, 500)
+    elsewhere = TraceJob("elsewhere", 1_000, 0, 1, 500, frozenset({"G2"}))
+    cases = {whole: 0.0, without: 1.0, large: 1.0, elsewhere: 1.0}
+    for job, lost in cases.items():
+        assert measure_fragment_ratio(pool.snapshot, find_typical([job])) == lost
+    pool.snapshot.columns.device_milli_free[0, 0] = 400
+    assert measure_fragment_ratio(pool.snapshot, find_typical([whole])) == pytest.approx(400 / 1400)
+    assert measure_fragment_ratio(pool.snapshot, find_typical([whole, without])) == pytest.approx((400 / 1400 + 1) / 2)
+
+
+def test_typical_jobs_when_found_then_the_most_frequent_make_95_percent() -> None:
+    jobs = [TraceJob("a", 1_000, 0, 1, 1000)] * 80 + [TraceJob("b", 2_000, 7, 1, 500)] * 15
+    jobs += [TraceJob(f"c{index}", 3_000 + index, 0, 1, 500) for index in range(5)]
+    assert [(each.cpu_milli, round(each.share, 4)) for each in find_typical(jobs)] == [(1000, 0.8421), (2000, 0.1579)]
+
+
+BAD_JOBS = {
+    "cpu_milli,memory_mib,gpu_milli\n1,1,1\n": "no column num_gpu or gpus or gpu",
+    "cpu_milli,num_gpu\n1,1\n2,x\n": "line 3: expected a whole number from 0 to 1000000 in num_gpu, found 'x'",
+    "cpu_milli,num_gpu,gpu_spec\n1,1,T4|H100\n": "line 2: no node has a H100; there are G2, T4",
+    "num_gpu,gpu_milli\n2,500\n": "only a job with one device may ask for a part of it",
+    "num_gpu,gpu_milli\n1,1001\n": "from 0 to 1000 in gpu_milli",
+    "num_gpu\n": "there is no job in it",
+    "num_gpu,cpu_milli\n0,1\n": "no job asks for a device",
+}
+
+
+@pytest.mark.parametrize("jobs", BAD_JOBS)
+def test_jobs_when_they_cannot_be_used_then_one_line_says_why(
+    tmp_path: Path, jobs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = Files(tmp_path, jobs=jobs)
+    assert files.simulate() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("millpond simulate placement: ")
+    assert BAD_JOBS[jobs] in said
+    assert said.count("\n") == 1
+    assert not files.report.exists()
+
+
+@pytest.mark.parametrize("seeds", ["", "a", "1-", "5-3", "1,,2", "0-10000", "-1"])
+def test_seeds_when_they_make_no_sense_then_refused(files: Files, seeds: str) -> None:
+    assert files.simulate(f"--seeds={seeds}") == 2
+
+
+def test_seeds_when_written_in_parts_then_each_comes_once() -> None:
+    assert parse_seeds("3,1-2,2,10") == [3, 1, 2, 10]
+
+
+def test_lists_when_columns_go_by_the_names_of_other_traces_then_their_units_are_read(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("gpu_model,gpu_capacity_num,cpu_num,mem_gib,nodes\nA10,1,126,4,2\n", encoding="utf-8")
+    found = read_nodes(nodes)
+    assert [(node.name, node.cpu_milli, node.memory_mib) for node in found] == [
+        ("node-0-0", 126_000, 4_096),
+        ("node-0-1", 126_000, 4_096),
+    ]
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("cpu,gpu,creation_s,deletion_s\n12,1,10,25\n", encoding="utf-8")
+    assert read_jobs(jobs, found) == [TraceJob("0", 12_000, 0, 1, 1000, submit_s=10, duration_s=15)]
+
+
+def test_list_of_nodes_when_it_cannot_be_used_then_the_error_names_the_line(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes.csv"
+    header = "sn,cpu_milli,memory_mib,gpu,model\n"
+    for text, said in {
+        header + "a,1,1,1,\n": "line 2: a node with devices needs a model",
+        header + "a,1,1,1,T4\na,1,1,1,T4\n": "line 3: there are two nodes 'a'",
+        header + "a,1,,1,T4\n": "line 2: nothing stands in memory_mib or mem_gib",
+        header + "a,1,1,0,\n": "no node has devices",
+    }.items():
+        nodes.write_text(text, encoding="utf-8")
+        with pytest.raises(TraceError, match=said):
+            read_nodes(nodes)
