@@ -1,6 +1,7 @@
-"""Every kind of fault once against a whole split stack under load: nothing is lost, doubled, over-allocated, misbilled.
+"""Every kind of fault against a whole split stack under load: nothing is lost, doubled, over-allocated, misbilled.
 
-MILLPOND_TEST_SEED runs another plan; `make chaos` runs longer, and asks for a rate that a busy machine may not reach.
+Three seeds share the kinds. MILLPOND_TEST_SEED runs other plans; `make chaos` does every kind in one run, longer, and
+asks for a rate that a busy machine may not reach.
 """
 
 import os
@@ -10,15 +11,18 @@ import pytest
 from tests.system.chaos.plan import FaultKind
 from tests.system.chaos.running import run
 
-# A round of all kinds takes a minute; a machine that does other things takes thrice as long.
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+# A third of the kinds takes half a minute; a machine that does other things takes thrice as long.
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
-SEED = int(os.environ.get("MILLPOND_TEST_SEED", "1"))
+FIRST_SEED = int(os.environ.get("MILLPOND_TEST_SEED", "1"))
+RUNS = 3
 
 
-def test_split_stack_when_every_kind_of_fault_happens_under_load_then_nothing_is_lost_or_doubled() -> None:
-    summary = run(SEED, 0, print, acknowledged_per_second=0)
+@pytest.mark.parametrize("part", range(RUNS))
+def test_split_stack_when_faults_happen_under_load_then_nothing_is_lost_or_doubled(part: int) -> None:
+    kinds = list(FaultKind)[part::RUNS]
+    summary = run(FIRST_SEED + part, 0, print, acknowledged_per_second=0, kinds=kinds)
     assert summary["findings"] == []
-    assert summary["faults"].keys() == set(FaultKind) - set(summary["left_out"])
-    assert set(summary["left_out"]) <= {FaultKind.FILL_DISK}  # which needs the right to mount
-    assert summary["acknowledged"] > 100
+    assert summary["faults"].keys() | {FaultKind.FILL_DISK} >= set(kinds)
+    assert set(kinds) - summary["faults"].keys() <= set(summary["left_out"])  # a disk needs the right to mount
+    assert summary["acknowledged"] > 50

@@ -12,7 +12,7 @@ from millpond.stack.paths import locate_stack
 from millpond.stack.running import RunningStack, run_stack
 from millpond.stack.users import find_stack_user
 from tests.system.chaos.clocks import Clock
-from tests.system.chaos.disks import mount_small_disk
+from tests.system.chaos.disks import mount_small_disks
 from tests.system.stack import READY_LINE
 
 
@@ -28,10 +28,10 @@ def main() -> None:
     parser.add_argument("--fail-points", type=Path, required=True)
     parser.add_argument("--clock-library", type=Path, required=True)
     parser.add_argument("--clock-file", type=Path, required=True)
-    parser.add_argument("--small-disk", action="store_true")
+    parser.add_argument("--small-disks", action="store_true")
     chosen = parser.parse_args()
-    if chosen.small_disk:
-        mount_small_disk(locate_stack(data_folder=chosen.data_dir, user=find_stack_user()))
+    if chosen.small_disks:
+        mount_small_disks(locate_stack(data_folder=chosen.data_dir, user=find_stack_user()))
     clock = Clock(chosen.clock_library, chosen.clock_file)
     options = StackOptions(
         data_folder=chosen.data_dir,

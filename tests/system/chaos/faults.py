@@ -28,8 +28,8 @@ RECOVERY_SECONDS = 60.0
 # How long a process is given to come by its fail point; one without work may not.
 _FAIL_POINT_SECONDS = 4.0
 _POLL_SECONDS = 0.05
-# Frozen for so long, a part that is not needed for a grant must not have stopped all grants.
-_MAY_NOT_STALL_SECONDS = 3.0
+# For so long without a part that is not needed for a grant, all grants must not have stopped.
+_MAY_NOT_STALL_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -41,6 +41,7 @@ class Stage:
         clock: By which the services and this machine's agent go; each fleet has its own.
         parked: Events, as (publisher, seq), that no consumer can apply.
         done: How often each kind was done.
+        drain_seconds: The longest that events took to all consumers after Valkey had been away.
         findings: What went wrong beyond what the checker sees: no recovery, or no grants where there must be.
     """
 
@@ -53,6 +54,7 @@ class Stage:
     done: dict[FaultKind, int] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     recovery_seconds: float = 0.0
+    drain_seconds: float = 0.0
 
     async def inject(self, fault: PlannedFault) -> None:
         """Does it and counts it, unless the process never came by its fail point."""
@@ -131,11 +133,50 @@ async def _freeze(stage: Stage, fault: PlannedFault) -> bool:
         await asyncio.sleep(fault.lasts_seconds)
     finally:
         stage.signal(fault.target, signal.SIGCONT)
-    if fault.kind is FaultKind.FREEZE_VALKEY and fault.lasts_seconds >= _MAY_NOT_STALL_SECONDS:
-        heard = stage.load.services_heard(began)
-        if not {"scheduler", "quota", "registry"} <= heard:
-            stage.findings.append(f"while Valkey stood still for {fault.lasts_seconds:.1f} s only {heard} answered")
+    if fault.kind is FaultKind.FREEZE_VALKEY:
+        _judge_without_valkey(stage, began, fault)
+        await _judge_drain(stage)
     return True
+
+
+def _judge_without_valkey(stage: Stage, began: float, fault: PlannedFault) -> None:
+    heard = stage.load.services_heard(began)
+    if fault.lasts_seconds >= _MAY_NOT_STALL_SECONDS and not {"scheduler", "quota", "registry"} <= heard:
+        stage.findings.append(f"{fault.kind} of Valkey, {fault.lasts_seconds:.1f} s: only {sorted(heard)} answered")
+
+
+async def _judge_drain(stage: Stage) -> None:
+    """Waits until what was written meanwhile is on its streams and at every consumer; beyond a minute, a finding."""
+    began = time.monotonic()
+    connection = await asyncpg.connect(stage.stack.owner_url)
+    try:
+        async with Redis.from_url(stage.stack.redis_url, decode_responses=True) as redis:
+            for service in SERVICES:
+                newest = await connection.fetchval(f"SELECT max(id) FROM {service}.outbox")
+                while not await _is_delivered(connection, redis, service, newest):
+                    if time.monotonic() - began > RECOVERY_SECONDS:
+                        stage.findings.append(f"what {service} wrote without Valkey was not delivered")
+                        return
+                    await asyncio.sleep(_POLL_SECONDS)
+    finally:
+        await connection.close()
+    stage.drain_seconds = max(stage.drain_seconds, time.monotonic() - began)
+
+
+async def _is_delivered(connection: asyncpg.Connection, redis: Redis, service: str, row: int | None) -> bool:
+    if row is None:
+        return True
+    seq = await connection.fetchval(f"SELECT seq FROM {service}.outbox WHERE id = $1", row)
+    if seq is None:
+        return False
+    newest = await redis.xrevrange(f"millpond:{service}", count=1)
+    if not newest or int(str(newest[0][0]).split("-")[0]) < seq:
+        return False
+    cursors = [
+        await connection.fetchval(f"SELECT min(seq) FROM {other}.cursor WHERE publisher = $1", service)
+        for other in SERVICES
+    ]
+    return all(cursor is None or cursor >= seq for cursor in cursors)
 
 
 async def _die_at_point(stage: Stage, fault: PlannedFault) -> bool:
@@ -245,14 +286,18 @@ async def _jump(stage: Stage, fault: PlannedFault) -> bool:
 
 
 async def _fill_disk(stage: Stage, fault: PlannedFault) -> bool:
-    """PostgreSQL cannot write what needs new room; room is made again later."""
+    """PostgreSQL, or Valkey with its append-only file, cannot write what needs new room; room is made again later."""
     status = read_status(stage.stack.paths.status_file)
     assert status is not None
-    ballast = await asyncio.to_thread(fill, stage.stack.paths, status.supervisor_pid)
+    began = time.monotonic()
+    ballast = await asyncio.to_thread(fill, stage.stack.paths, fault.target, status.supervisor_pid)
     try:
         await asyncio.sleep(fault.lasts_seconds)
     finally:
         ballast.unlink()
+    if fault.target == "valkey":
+        _judge_without_valkey(stage, began, fault)
+        await _judge_drain(stage)
     return True
 
 

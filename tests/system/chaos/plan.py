@@ -67,7 +67,7 @@ TARGETS: Final[dict[FaultKind, tuple[Sequence[str], tuple[float, float]]]] = {
     FaultKind.KILL_VALKEY: (("valkey",), (0, 0)),
     FaultKind.EMPTY_VALKEY: (("valkey",), (0, 0)),
     FaultKind.DELETE_STREAM: (SERVICES, (0, 0)),
-    FaultKind.FREEZE_VALKEY: (("valkey",), (3, 8)),
+    FaultKind.FREEZE_VALKEY: (("valkey",), (3, 30)),
     FaultKind.DOUBLE_REQUESTS: ((STEADY, BRITTLE), (5, 10)),
     FaultKind.DELAY_REQUESTS: ((STEADY, BRITTLE), (5, 10)),
     FaultKind.LOSE_ANSWERS: ((STEADY, BRITTLE), (5, 10)),
@@ -76,7 +76,7 @@ TARGETS: Final[dict[FaultKind, tuple[Sequence[str], tuple[float, float]]]] = {
     FaultKind.SECOND_WORKERS: (("all",), (6, 6)),
     FaultKind.JUMP_SERVICES: (("300", "-300", "3600", "-3600"), (4, 8)),
     FaultKind.JUMP_NODES: (("3600", "-3600", "86400", "-86400"), (4, 8)),
-    FaultKind.FILL_DISK: (("postgres",), (2, 4)),
+    FaultKind.FILL_DISK: (("postgres", "valkey"), (2, 4)),
     FaultKind.POISON_EVENT: (("registry",), (0, 0)),
 }
 # These go on while other faults happen.

@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from tests.system.chaos.disks import can_mount
 from tests.system.chaos.faults import Stage
 from tests.system.chaos.fleets import Fleet
 from tests.system.chaos.load import ChaosLoad, Submitter
+from tests.system.chaos.logs import find_error_loops
 from tests.system.chaos.plan import BESIDE, BRITTLE, BRITTLE_LEASE_SECONDS, STEADY, FaultKind, PlannedFault, plan_faults
 from tests.system.chaos.wire import open_wire
 from tests.system.checker import Facts, Fault, judge
@@ -39,9 +40,9 @@ _NODES = {
 
 @dataclass(slots=True)
 class ArmedStack(Stack):
-    """A stack with fail points, a clock that can jump, and a small disk where this machine allows it."""
+    """A stack with fail points, a clock that can jump, and small disks where this machine allows it."""
 
-    has_small_disk: bool = False
+    has_small_disks: bool = False
 
     @property
     def fail_points(self) -> Path:
@@ -60,7 +61,7 @@ class ArmedStack(Stack):
         clock = self.make_clock("services")
         where = ("--data-dir", str(self.paths.folder), "--port", str(self.port))
         arms = ("--fail-points", str(self.fail_points), "--clock-library", str(clock.library))
-        disk = ("--small-disk",) if self.has_small_disk else ()
+        disk = ("--small-disks",) if self.has_small_disks else ()
         program = (sys.executable, "-m", "tests.system.chaos.armed")
         return (*program, *where, *arms, "--clock-file", str(clock.file), *disk)
 
@@ -75,6 +76,7 @@ def run(
     tell: Callable[[str], None],
     *,
     acknowledged_per_second: float = ACKNOWLEDGED_PER_SECOND,
+    kinds: Collection[FaultKind] = frozenset(FaultKind),
 ) -> dict[str, Any]:
     """The summary of a run; `is_sound` says whether nothing was found.
 
@@ -82,12 +84,15 @@ def run(
         duration_seconds: At least so long; a round of all kinds of faults is ended in any case.
         tell: Gets a line at each fault.
         acknowledged_per_second: Fewer are a finding: a stack that does nothing loses nothing.
+        kinds: What is done; what this machine does not allow is left out of them.
     """
     stack = ArmedStack.make(split=True)
-    stack.has_small_disk = can_mount()
+    stack.has_small_disks = can_mount()
     try:
         stack.start(timeout_seconds=180)
-        summary = asyncio.run(_run_on(stack, seed, duration_seconds, tell))
+        wanted = frozenset(kinds) - (frozenset() if stack.has_small_disks else {FaultKind.FILL_DISK})
+        summary = asyncio.run(_run_on(stack, seed, duration_seconds, tell, wanted))
+        summary["findings"] += find_error_loops(stack.paths.logs)
     finally:
         stack.close()
     rate = summary["acknowledged"] / summary["ran_s"]
@@ -96,7 +101,9 @@ def run(
     return {**summary, "is_sound": not summary["findings"]}
 
 
-async def _run_on(stack: ArmedStack, seed: int, duration_seconds: float, tell: Callable[[str], None]) -> dict[str, Any]:
+async def _run_on(
+    stack: ArmedStack, seed: int, duration_seconds: float, tell: Callable[[str], None], wanted: frozenset[FaultKind]
+) -> dict[str, Any]:
     async with AsyncExitStack() as exits:
         operator = await exits.enter_async_context(open_caller(stack.url, stack.operator_key))
         stage = await exits.enter_async_context(_set_stage(stack, operator, seed))
@@ -104,9 +111,8 @@ async def _run_on(stack: ArmedStack, seed: int, duration_seconds: float, tell: C
         began = time.monotonic()
         loading = asyncio.create_task(load.run())
         try:
-            without = frozenset() if stack.has_small_disk else frozenset({FaultKind.FILL_DISK})
-            wanted = frozenset(FaultKind) - without
-            await _break_things(stage, plan_faults(seed, without), wanted, duration_seconds, loading, tell)
+            plan = plan_faults(seed, frozenset(FaultKind) - wanted)
+            await _break_things(stage, plan, wanted, duration_seconds, loading, tell)
             ran = time.monotonic() - began
             load.end()
             await loading
@@ -236,5 +242,6 @@ def _summarise(
         "overallocated": counts[Fault.OVERALLOCATED],
         "statement_mismatches": counts[Fault.BILL],
         "recovery_s_max": round(stage.recovery_seconds, 2),
+        "drain_s_max": round(stage.drain_seconds, 2),
         "findings": findings[:20],
     }
