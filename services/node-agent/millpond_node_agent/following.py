@@ -5,12 +5,14 @@ in between is given again; once launched, everything that is reported can be rea
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.jobs import SimulateSpec
 from millpond_contracts.bodies.work import Assignment, HeldAllocation, ReportKind
 from millpond_contracts.ids import AllocationId
+from millpond_contracts.resources import DeviceHealth, NodeInventory
 from millpond_node_agent.control_plane import ControlPlane
 from millpond_node_agent.lease import Lease
 from millpond_node_agent.logs import LogPusher
@@ -43,7 +45,10 @@ _RETRY_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What following a task needs, shared by all tasks. `start_slots` bounds the starts at one time."""
+    """What following a task needs, shared by all tasks.
+
+    `inventory` gives the machine's newest one, None before the first; `start_slots` bounds the starts at one time.
+    """
 
     runtime: Runtime
     plane: ControlPlane
@@ -51,6 +56,7 @@ class Tools:
     reporter: Reporter
     stops: StopReasons
     lease: Lease
+    inventory: Callable[[], NodeInventory | None]
     start_slots: asyncio.Semaphore
     log_push_seconds: float
 
@@ -129,7 +135,11 @@ class Follower:
                 return False
             if not self._tools.lease.is_valid:
                 return False  # not told: the scheduler gives it again, here or elsewhere
+            inventory = self._tools.inventory()
+            if assignment.devices and inventory is None:
+                return False  # not told: it is given again, and by then the devices are known
             try:
+                _check_devices(assignment, inventory)
                 await self._launch(task_spec(assignment, self._run))
             except RefusedTask as refused:
                 await self._refuse(refused)
@@ -336,3 +346,12 @@ def _simulation(spec: SimulateSpec) -> Simulation:
     curves = {name: sorted((point.at_seconds, point.value) for point in curve) for name, curve in spec.signals.items()}
     signals = {name: tuple(points) for name, points in curves.items()}
     return Simulation(spec.seconds, spec.exit_code, spec.stop_seconds, signals)
+
+
+def _check_devices(assignment: Assignment, inventory: NodeInventory | None) -> None:
+    """A task whose device is gone would start and see none: its runtime's variable names what is not there."""
+    reported = () if inventory is None else inventory.devices
+    present = {device.identity for device in reported if device.health is not DeviceHealth.LOST}
+    absent = [device.identity for device in assignment.devices if device.identity not in present]
+    if absent:
+        raise RefusedTask(RefusalCode.ABSENT_DEVICE, f"this machine has no device {', '.join(absent)} now")

@@ -77,6 +77,7 @@ async def serve(
             reporter=reporter,
             stops=StopReasons(settings.state_dir / "stops"),
             lease=lease,
+            inventory=lambda: machine.hardware.inventory,
             start_slots=asyncio.Semaphore(_START_SLOTS),
             log_push_seconds=settings.log_push_seconds,
         )

@@ -38,7 +38,7 @@ def list_missing() -> list[str]:
 
 
 def measure_rates(providers: int, runs: int) -> list[float]:
-    """Claims a second of one device, eight cores and 32 GiB each, by four clients, once per run on the same providers."""
+    """Claims a second, once per run on the same providers: one device, eight cores, 32 GiB each, by four clients."""
     with (
         EphemeralEngines(durable=True) as engines,
         tempfile.TemporaryDirectory(prefix="millpond-bench-placement-") as name,

@@ -18,7 +18,7 @@ from pathlib import Path
 PROGRAMS = ("slurmctld", "sbatch", "sdiag", "scancel", "munged")
 JOBS = 600
 _MOST_SECONDS = 90.0
-_CONFIGURATION = """
+_CONFIGURATION = r"""
 ClusterName=bench
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
@@ -41,7 +41,7 @@ SlurmctldDebug=error
 SchedulerType=sched/builtin
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=default_queue_depth=100000,batch_sched_delay=1,sched_interval=1,max_rpc_cnt=0,sched_max_job_start=0,max_sched_time=25
+SchedulerParameters=default_queue_depth=100000,batch_sched_delay=1,sched_interval=1,max_rpc_cnt=0,max_sched_time=25
 MaxJobCount=500000
 MaxArraySize=200001
 MinJobAge=300
@@ -53,7 +53,8 @@ ResumeRate=0
 SuspendRate=0
 TreeWidth=1000
 GresTypes=gpu
-NodeName=c[00001-{nodes:05d}] CPUs=64 Boards=1 SocketsPerBoard=2 CoresPerSocket=32 ThreadsPerCore=1 RealMemory=500000 Gres=gpu:8 State=CLOUD
+NodeName=c[00001-{nodes:05d}] CPUs=64 Boards=1 SocketsPerBoard=2 CoresPerSocket=32 ThreadsPerCore=1 \
+ RealMemory=500000 Gres=gpu:8 State=CLOUD
 PartitionName=p Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 """
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.allocations import DeviceShare, EndReason
 from millpond_contracts.bodies.work import ReportKind
-from millpond_contracts.ids import AllocationId
+from millpond_contracts.ids import AllocationId, DeviceId
 from tests.integration.agent.conftest import Bench
 from tests.waiting import eventually
 
@@ -123,6 +123,24 @@ async def test_task_when_it_names_an_image_then_it_is_refused_with_the_reason(be
     assert bench.plane.kinds(allocation) == [ReportKind.REFUSED]
     assert refused.reason is EndReason.REFUSED
     assert "no container runtime" in (refused.message or "")
+
+
+async def test_task_when_its_device_is_not_there_then_it_never_starts_without_one_case_28(bench: Bench) -> None:
+    share = DeviceShare(
+        device_id=DeviceId.new(),
+        identity="nvidia/GPU-gone",
+        vendor="nvidia",
+        index=0,
+        uuid="GPU-gone",
+        flavor="a100",
+        milli=1000,
+    )
+    async with bench.agent():
+        allocation = bench.plane.assign("nvidia-smi; exit 0", devices=(share,))
+        refused = await bench.plane.wait_for_report(allocation, ReportKind.REFUSED)
+
+    assert bench.plane.kinds(allocation) == [ReportKind.REFUSED]
+    assert refused.message == "this machine has no device nvidia/GPU-gone now"
 
 
 async def test_stop_when_ordered_then_the_task_may_end_by_itself_and_the_reason_comes_back(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from tests.integration.registry.conftest import Registry
 pytestmark = pytest.mark.integration
 
 
-async def test_join_when_machine_is_new_then_node_is_unschedulable_until_ready(registry: Registry) -> None:
+async def test_join_when_machine_is_new_then_node_is_unschedulable_until_ready_case_22(registry: Registry) -> None:
     agent, machine = registry.agent(), inventory([gpu(0), gpu(1)])
     await agent.join(await registry.join_token(), machine)
     joined = await registry.node(agent)

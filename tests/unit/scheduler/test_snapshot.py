@@ -38,7 +38,7 @@ def test_node_when_upserted_under_its_holdings_then_they_stay_charged() -> None:
     assert snapshot.columns.device_milli_free[0].tolist() == [500, 1000, 1000, 1000]
 
 
-def test_node_when_an_older_version_comes_late_then_it_is_ignored() -> None:
+def test_node_when_an_older_version_comes_late_then_it_is_ignored_case_24() -> None:
     snapshot = Snapshot()
     snapshot.upsert_node(node(1, cpu=8_000, version=5))
     assert not snapshot.upsert_node(node(1, cpu=1_000, version=4))

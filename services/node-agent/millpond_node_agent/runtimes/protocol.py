@@ -23,6 +23,7 @@ class RefusalCode(StrEnum):
     BAD_ENVIRONMENT = "bad_environment"
     BAD_LIMITS = "bad_limits"
     UNKNOWN_DEVICE = "unknown_device"
+    ABSENT_DEVICE = "absent_device"
     MIXED_DEVICES = "mixed_devices"
     NO_SPACE = "no_space"
     NO_FREE_USER = "no_free_user"

@@ -25,6 +25,7 @@ from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
+from millpond_scheduler.usecases.comparing import COMPARE_SECONDS, MemoryCheck
 from millpond_scheduler.usecases.cycle import commit_placements
 from millpond_scheduler.usecases.demand import DemandMemory, tell_demand
 from millpond_scheduler.usecases.loading import apply_changes, load_shard, refresh_shard
@@ -51,6 +52,7 @@ class LeaderPolicy:
     lease_seconds: float = 10.0
     poll_seconds: float = 1.0
     verdict_seconds: float = 2.0
+    compare_seconds: float = COMPARE_SECONDS
     policy: Policy = field(default_factory=Policy)
 
 
@@ -79,6 +81,7 @@ class Leader:
         self._rejections: Mapping[TaskId, Rejection] = {}
         self._memory = VerdictMemory()
         self._demand = DemandMemory()
+        self._check = MemoryCheck(self._rules.compare_seconds)
 
     async def run(self, stop: Stop) -> None:
         """Works until `stop` is set; an absent database or a lost lease makes it wait and load everything anew."""
@@ -149,6 +152,11 @@ class Leader:
             await self._reclaim(shard, plan)
         if not placed:
             await self._tell(shard)
+            if self._check.is_due():
+                self._is_dirty = True  # it takes changes too
+                if await self._check.find_drift(self._database, self._lease(), shard):
+                    self.forget()
+                    return True
         # What the committed placements left: a task that was placed waits no longer.
         await tell_demand(self._database, self._lease(), shard, self._rejections, self._demand)
         return placed

@@ -195,6 +195,15 @@ async def list_expected_nodes(unit: UnitOfWork, nodes: Sequence[NodeId] | None) 
     return await unit.fetch(_EXPECTED_NODES, nodes)
 
 
+async def list_free(unit: UnitOfWork) -> list[asyncpg.Record]:
+    """What the counters of every node leave free, devices as their sum; but for nodes that hold more than they have."""
+    return await unit.fetch(
+        "SELECT node_id, free_cpu_milli AS cpu_milli, free_memory_mib AS memory_mib,"
+        " coalesce((SELECT sum(f) FROM unnest(free_milli) AS f), 0)::bigint AS device_milli"
+        " FROM node_guard WHERE NOT shrunk"
+    )
+
+
 async def lock_nodes(unit: UnitOfWork, nodes: Sequence[NodeId]) -> None:
     """Locks the counters of nodes, so that the sums read afterwards cannot move."""
     await unit.execute(

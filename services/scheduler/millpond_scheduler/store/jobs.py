@@ -185,6 +185,11 @@ async def list_waiting(unit: UnitOfWork, tasks: Sequence[UUID] | None) -> list[a
     )
 
 
+async def list_waiting_ids(unit: UnitOfWork) -> list[UUID]:
+    """The ids of all waiting tasks."""
+    return [row["id"] for row in await unit.fetch("SELECT id FROM task WHERE state = 'pending'")]
+
+
 async def list_long_waiting(unit: UnitOfWork, seconds: int, jobs: int, tasks: int) -> list[UUID]:
     """Tasks that have waited so long: of so many jobs, the first in the order of decision, so many of each group."""
     rows = await unit.fetch(
