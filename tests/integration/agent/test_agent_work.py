@@ -140,7 +140,7 @@ async def test_task_when_its_device_is_not_there_then_it_never_starts_without_on
         refused = await bench.plane.wait_for_report(allocation, ReportKind.REFUSED)
 
     assert bench.plane.kinds(allocation) == [ReportKind.REFUSED]
-    assert refused.message == "this machine has no device nvidia/GPU-gone now"
+    assert refused.message == "absent_device: this machine has no device nvidia/GPU-gone now"
 
 
 async def test_stop_when_ordered_then_the_task_may_end_by_itself_and_the_reason_comes_back(bench: Bench) -> None:

@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.system.chaos.logs import MOST_PER_SECOND, find_error_loops
+
+pytestmark = pytest.mark.unit
 
 
 def test_find_error_loops_when_a_log_complains_too_often_then_names_it_and_its_event(tmp_path: Path) -> None:
