@@ -27,7 +27,8 @@ JOIN_TOGETHER = 16
 # Of each device, and of the node.
 DEVICE_SIGNALS = ("utilization_ratio", "memory_utilization_ratio", "memory_used_mib")
 NODE_SIGNALS = ("cpu_utilization_ratio", "memory_utilization_ratio", "memory_used_mib")
-_INSTANT = b'"@"'
+SAMPLES = 10
+_INSTANTS = b'"@"'
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class CrowdAgent:
         self._port = port
         self._agent = agent
         self._seen = seen
-        self._signals = _signals_of(index)
+        self._series = _series_of(index)
         self._sequence = 0
         self._held: dict[str, int] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -71,16 +72,17 @@ class CrowdAgent:
     async def _beat(self) -> None:
         while True:
             began = time.monotonic()
-            beat = {"boot_id": "boot-1", "monotonic_ms": _now_ms(), "inventory_sequence": self._agent.sequence}
-            body = to_json(beat)[:-1] + b',"signals":[' + b",".join(self._samples()) + b"]}"
-            status, _ = await self._say("heartbeat", HEARTBEAT, body)
+            status, _ = await self._say("heartbeat", HEARTBEAT, self.heartbeat_body())
             if status == 200:
                 self._seen.heartbeat_ms.append((time.monotonic() - began) * 1000)
             await asyncio.sleep(max(0.0, HEARTBEAT_SECONDS - (time.monotonic() - began)))
 
-    def _samples(self) -> list[bytes]:
+    def heartbeat_body(self) -> bytes:
+        """A heartbeat with ten seconds of samples, as the node agent writes it."""
         now = _now_ms()
-        return [self._signals.replace(_INSTANT, str(now - 1000 * back).encode()) for back in reversed(range(10))]
+        beat = {"boot_id": "boot-1", "monotonic_ms": now, "inventory_sequence": self._agent.sequence}
+        instants = to_json([now - 1000 * back for back in reversed(range(SAMPLES))])
+        return to_json(beat)[:-1] + b',"series":[' + self._series.replace(_INSTANTS, instants) + b"]}"
 
     async def _renew(self) -> None:
         while True:
@@ -203,14 +205,19 @@ def _identity(index: int, number: int) -> str:
     return f"nvidia/GPU-{index:06}-{number}"
 
 
-def _signals_of(index: int) -> bytes:
+def _series_of(index: int) -> bytes:
     targets = [(_identity(index, number), DEVICE_SIGNALS) for number in range(DEVICES)] + [("node", NODE_SIGNALS)]
-    signals = [
-        {"target": target, "name": name, "at_monotonic_ms": "@", "value": round(random.random(), 3)}
+    series = [
+        {
+            "target": target,
+            "name": name,
+            "at_monotonic_ms": "@",
+            "values": [round(random.random(), 3) for _ in range(SAMPLES)],
+        }
         for target, names in targets
         for name in names
     ]
-    return to_json(signals)[1:-1]
+    return to_json(series)[1:-1]
 
 
 def _now_ms() -> int:

@@ -72,6 +72,7 @@ class FakeControlPlane:
     def __init__(self) -> None:
         self.lease_seconds = 300.0
         self.heartbeat_seconds = 1
+        self.takes_series = False
         self.token_seconds = 300.0
         self.away = False
         self.refused_away = 0
@@ -345,6 +346,7 @@ def _add_telling(app: FastAPI, plane: FakeControlPlane) -> None:
             send_inventory=asked,
             state=plane.node_state,
             heartbeat_seconds=plane.heartbeat_seconds,
+            takes_series=plane.takes_series,
         )
 
 

@@ -32,5 +32,5 @@ class Settings(ServiceSettings):
         5.0, ge=0.05, le=600, description="seconds between two looks at the pools' thresholds and at lent nodes"
     )
     telemetry_max_bytes: int = Field(
-        134_217_728, ge=1_048_576, description="about how many bytes the telemetry stream may hold in Redis"
+        33_554_432, ge=1_048_576, description="about how many bytes the telemetry stream may hold in Redis"
     )

@@ -21,7 +21,7 @@ from millpond_contracts.bodies.nodes import (
     ReadyReport,
     SessionAnswer,
 )
-from millpond_contracts.resources import Isolation, NodeInventory, Signal
+from millpond_contracts.resources import Isolation, NodeInventory, Signal, series_of
 from millpond_node_agent.backoff import Backoff
 from millpond_node_agent.client import Away, Refused
 from millpond_node_agent.control_plane import ControlPlane
@@ -121,6 +121,7 @@ class Pulse:
         self._inventory_told = asyncio.Event()
         self._check = asyncio.Event()
         self._signals: deque[Signal] = deque(maxlen=_SIGNALS_KEPT)
+        self._takes_series = False
         self._open_condition: Condition | None = None
         self._conditions: list[Condition] = []
 
@@ -164,6 +165,8 @@ class Pulse:
                 backoff.reset()
                 pause = 0.0 if len(self._signals) >= _SIGNALS_PER_BEAT else self._heartbeat_seconds
             except (Away, Refused) as error:
+                # Whoever answers next may be of an earlier version.
+                self._takes_series = False
                 pause = _pause(backoff, error)
 
     async def _open_first_session(self, backoff: Backoff) -> None:
@@ -222,7 +225,8 @@ class Pulse:
                 boot_id=boot_id(),
                 monotonic_ms=monotonic_ms(),
                 inventory_sequence=self._told_sequence,
-                signals=signals,
+                signals=[] if self._takes_series else signals,
+                series=series_of(signals) if self._takes_series else [],
                 conditions=conditions,
             )
         )
@@ -234,6 +238,7 @@ class Pulse:
 
     def _obey(self, answer: HeartbeatAnswer) -> None:
         self._heartbeat_seconds = float(answer.heartbeat_seconds)
+        self._takes_series = answer.takes_series
         if answer.send_inventory:
             self._tell_inventory.set()
         if answer.state in (NodeState.JOINED, NodeState.CHECKING):

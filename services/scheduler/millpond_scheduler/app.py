@@ -1,18 +1,34 @@
 """The scheduler's HTTP application."""
 
+from collections.abc import Sequence
+
 import httpx
 from fastapi import FastAPI
 
+from millpond_contracts.bodies.work import PollRequest
 from millpond_contracts.ids import NodeId
 from millpond_kernel.app import Kernel, ServiceApp, build_app
-from millpond_kernel.db import SYSTEM
+from millpond_kernel.db import SYSTEM, Database
+from millpond_kernel.gathering import Gatherer
 from millpond_scheduler.providers.bells import NodeBell, Waiters
 from millpond_scheduler.providers.log_folder import LogFolder
 from millpond_scheduler.routes import allocations, jobs, logs, plans, queues, tasks, usage, work
 from millpond_scheduler.settings import Settings
 from millpond_scheduler.usecases.mirror import Mirror
+from millpond_scheduler.usecases.quiet_polls import take_quiet_polls
 from millpond_scheduler.usecases.snapshots import SNAPSHOTS
-from millpond_scheduler.usecases.work import list_ordered_nodes
+from millpond_scheduler.usecases.work import NodeCall, TakenPoll, list_ordered_nodes
+
+# How long a poll may wait for others, so that one transaction renews the leases of many.
+GATHER_SECONDS = 0.025
+
+
+def _quiet_polls(database: Database) -> Gatherer[tuple[NodeCall, PollRequest], TakenPoll | None]:
+    async def take(polls: Sequence[tuple[NodeCall, PollRequest]]) -> list[TakenPoll | None]:
+        async with database.begin(SYSTEM) as unit:
+            return await take_quiet_polls(unit, polls)
+
+    return Gatherer("polls", take, GATHER_SECONDS)
 
 
 def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTransport | None = None) -> FastAPI:
@@ -28,6 +44,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
         app.state.mirror = Mirror(policy=chosen.policy(), max_age_seconds=chosen.plan_seconds)
         app.state.quarantine = chosen.quarantine()
         app.state.logs = LogFolder(chosen.log_folder)
+        app.state.quiet_polls = _quiet_polls(kernel.database)
         app.state.waiters = Waiters(kernel.redis, chosen.redis_prefix, list_ordered)
         app.state.waiters.start()
         kernel.long_polls.append(app.state.waiters.end_waits)

@@ -3,10 +3,11 @@
 A number is never invented: what a machine does not tell is null and its field state says why. Units stand in the key.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StringConstraints, model_validator
 
 from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.quantities import CpuMilli, Labels, MemoryMib
@@ -225,13 +226,51 @@ class NodeInventory(_Record):
     probe_errors: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
 
 
+MAX_SAMPLES = 8192
+SignalTarget = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+SignalName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,64}$")]
+SampledAt = Annotated[StrictInt, Field(ge=0, le=2**53)]
+SampledValue = Annotated[float, Field(allow_inf_nan=False)] | None
+
+
 class Signal(_Record):
     """One sample of one target. Missing or not finite means unknown, which is null, never zero.
 
     `target` is `node`, a device identity, or an allocation id; `at_monotonic_ms` counts from the agent's start.
     """
 
-    target: Annotated[str, StringConstraints(min_length=1, max_length=128)]
-    name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,64}$")]
-    at_monotonic_ms: StrictInt = Field(ge=0, le=2**53)
-    value: Annotated[float, Field(allow_inf_nan=False)] | None
+    target: SignalTarget
+    name: SignalName
+    at_monotonic_ms: SampledAt
+    value: SampledValue
+
+
+class SignalSeries(_Record):
+    """Samples of one signal, as `Signal` says, in the order in which they were taken: a value for each instant.
+
+    The names stand once for all of them: of eight devices sampled each second, a quarter of the bytes.
+    """
+
+    target: SignalTarget
+    name: SignalName
+    at_monotonic_ms: Annotated[tuple[SampledAt, ...], Field(min_length=1, max_length=MAX_SAMPLES)]
+    values: Annotated[tuple[SampledValue, ...], Field(min_length=1, max_length=MAX_SAMPLES)]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        if len(self.at_monotonic_ms) != len(self.values):
+            raise ValueError("at_monotonic_ms and values must have the same length")
+        return self
+
+
+def series_of(signals: Iterable[Signal]) -> list[SignalSeries]:
+    """The same samples as series, in the order in which their signals first came."""
+    found: dict[tuple[str, str], tuple[list[int], list[float | None]]] = {}
+    for signal in signals:
+        instants, values = found.setdefault((signal.target, signal.name), ([], []))
+        instants.append(signal.at_monotonic_ms)
+        values.append(signal.value)
+    return [
+        SignalSeries(target=target, name=name, at_monotonic_ms=tuple(instants), values=tuple(values))
+        for (target, name), (instants, values) in found.items()
+    ]

@@ -19,7 +19,7 @@ from millpond_contracts.bodies.tenants import TenantState, TokenAnswer
 from millpond_contracts.events import PUBLISHERS, Envelope
 from millpond_contracts.events.quota import ApiKeyRevoked, RoleChanged, TenantChanged
 from millpond_kernel.auth import Authenticator, DenySet
-from millpond_kernel.border import Border, WriteGate
+from millpond_kernel.border import Border, Gate, Gates
 from millpond_kernel.clients import ServiceAway, ServiceClient, away_problem
 from millpond_kernel.db import Database
 from millpond_kernel.describing import PROBLEM_RESPONSES, DescribedApp, errors_router, name_operation
@@ -34,6 +34,9 @@ from millpond_kernel.revisions import code_head, may_serve
 from millpond_kernel.settings import ServiceSettings
 from millpond_kernel.tokens import TokenIssuer
 from millpond_kernel.watching import SnapshotSource, feed_router, health_router, public_router
+
+# Who waited so long for its turn to read gives up soon, and had better be told so.
+READ_SECONDS = 2.0
 
 # What a page may send and read. Credentials are a header that it sets itself, never a cookie.
 _CORS: dict[str, Any] = {
@@ -123,13 +126,22 @@ def build_app(service: ServiceApp) -> FastAPI:
     app.include_router(feed_router(name, dict(service.snapshots)))
     app.include_router(health_router(name))
     app.include_router(errors_router(name))
-    # Two connections are never taken by writes.
-    gate = WriteGate(max(1, service.settings.database_pool_size - 2), service.settings.writes_waiting)
-    app.add_middleware(Border, service=name, max_body_bytes=service.settings.max_body_bytes, gate=gate)
+    app.add_middleware(
+        Border, service=name, max_body_bytes=service.settings.max_body_bytes, gates=_gates(service.settings)
+    )
     if service.settings.cors_origins:
         # Outermost, so that a page may also read what the border answers.
         app.add_middleware(CORSMiddleware, allow_origins=service.settings.cors_origins, **_CORS)
     return app
+
+
+def _gates(settings: ServiceSettings) -> Gates:
+    """Two connections are never taken by writes, and half of them never by reads."""
+    connections = settings.database_pool_size
+    return Gates(
+        writes=Gate("writes", max(1, connections - 2), settings.writes_waiting),
+        reads=Gate("reads", max(1, connections // 2), settings.reads_waiting, READ_SECONDS),
+    )
 
 
 async def _on_service_away(request: Request, error: Exception) -> JSONResponse:

@@ -1,5 +1,5 @@
-"""The outermost layer of every application, pure ASGI: request id, body bound, strict JSON, a queue for writes that
-has an end, last resort, metrics.
+"""The outermost layer of every application, pure ASGI: request id, body bound, strict JSON, queues for writes and reads
+that have an end, last resort, metrics.
 
 An http middleware of the framework would hide disconnects from the routes, and its parser takes NaN, keys given twice
 and any depth.
@@ -9,10 +9,12 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millpond_contracts.errors import ErrorCode
@@ -20,53 +22,82 @@ from millpond_kernel.observability import REQUEST_SECONDS, REQUESTS, bound_reque
 from millpond_kernel.problem import ProblemError, problem_response
 
 MAX_JSON_DEPTH = 64
+# Where in a request's scope the value of its JSON body lies.
+READ_JSON = "millpond.json"
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 # What agents and services say: a report that waits behind a flood of submits would cost a node its lease.
 _NEVER_REFUSED = ("/v1/work/", "/v1/agent/", "/v1/nodes/join", "/internal/")
 
 
-class WriteGate:
-    """Lets so many writes through at once and so many wait; the others are refused.
+class Gate:
+    """Lets so many requests of people through at once and so many wait; the others are refused.
 
-    Writes then never hold every connection of the process, so that reads are answered under a flood of them.
+    One for writes and one for reads: neither holds every connection of the process, and what agents and services say
+    passes none, so that a flood of one kind does not keep the others from being answered.
+
+    Args:
+        what: what waits, for the caller.
+        at_once: how many are through.
+        waiting: how many may wait for that.
+        longest_seconds: how long one may wait; None = as long as it takes.
     """
 
-    def __init__(self, at_once: int, waiting: int) -> None:
+    def __init__(self, what: str, at_once: int, waiting: int, longest_seconds: float | None = None) -> None:
+        self._what = what
         self._slots = asyncio.Semaphore(at_once)
         self._most_waiting = waiting
+        self._longest_seconds = longest_seconds
         self._waiting = 0
 
-    @asynccontextmanager
-    async def passed(self) -> AsyncIterator[None]:
-        """The time of one write, from its turn on.
+    async def enter(self) -> None:
+        """Returns when it is this one's turn; whoever entered has to leave.
 
         Raises:
-            ProblemError: 429 when too many wait; nothing was begun.
+            ProblemError: 429 when too many wait, or this one has for too long; nothing was begun.
         """
         if self._waiting >= self._most_waiting:
-            raise ProblemError(
-                ErrorCode.RATE_LIMITED, f"{self._waiting} writes wait already; try again.", retry_after_seconds=1
-            )
+            raise self._full(f"{self._waiting} {self._what} wait already; try again.")
         self._waiting += 1
         try:
-            await self._slots.acquire()
+            async with asyncio.timeout(self._longest_seconds):
+                await self._slots.acquire()
+        except TimeoutError as error:
+            detail = f"The {self._what} before this one took over {self._longest_seconds:g} s; try again."
+            raise self._full(detail) from error
         finally:
             self._waiting -= 1
-        try:
-            yield
-        finally:
-            self._slots.release()
+
+    def leave(self) -> None:
+        """Lets the next one through."""
+        self._slots.release()
+
+    def _full(self, detail: str) -> ProblemError:
+        return ProblemError(ErrorCode.RATE_LIMITED, detail, retry_after_seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What stands before the requests of people."""
+
+    writes: Gate
+    reads: Gate
+
+    def of(self, method: str, path: str) -> Gate | None:
+        """The gate of a request; None for agents, services, and those who ask how the service is."""
+        if not path.startswith("/v1/") or path.startswith(_NEVER_REFUSED):
+            return None
+        return self.writes if method in _METHODS_WITH_BODY else self.reads
 
 
 class Border:
     """Wraps an application; what leaves it is an answer of ours, whatever came in."""
 
-    def __init__(self, app: ASGIApp, service: str, max_body_bytes: int, gate: WriteGate | None = None) -> None:
+    def __init__(self, app: ASGIApp, service: str, max_body_bytes: int, gates: Gates | None = None) -> None:
         self._app = app
         self._service = service
         self._max_body_bytes = max_body_bytes
-        self._gate = gate
+        self._gates = gates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -100,7 +131,7 @@ class Border:
             try:
                 body = await self._read(headers, receive)
                 if body and _is_json(headers):
-                    check_json(body)
+                    scope[READ_JSON] = check_json(body)
             except ProblemError as error:
                 response = problem_response(error.code, error.detail)
                 if error.code is ErrorCode.BODY_TOO_LARGE:
@@ -111,18 +142,36 @@ class Border:
             if body is None:
                 return
             receive = _replay(body, receive)
-            if self._gate is not None and not scope["path"].startswith(_NEVER_REFUSED):
-                await self._write(self._gate, scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        gate = None if self._gates is None else self._gates.of(scope["method"], scope["path"])
+        if gate is None:
+            await self._app(scope, receive, send)
+        else:
+            await self._pass(gate, scope, receive, send)
 
-    async def _write(self, gate: WriteGate, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with gate.passed():
-                await self._app(scope, receive, send)
+            await gate.enter()
         except ProblemError as error:
-            response = problem_response(error.code, error.detail, (), error.retry_after_seconds)
-            await response(scope, receive, send)
+            await problem_response(error.code, error.detail, (), error.retry_after_seconds)(scope, receive, send)
+            return
+        inside = True
+
+        def leave() -> None:
+            nonlocal inside
+            if inside:
+                inside = False
+                gate.leave()
+
+        async def send_and_leave(message: Message) -> None:
+            # The work is done when an answer begins; a watch may then go on for hours.
+            if message["type"] == "http.response.start":
+                leave()
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_leave)
+        finally:
+            leave()
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """The whole body, or None when the caller has gone; a body without Content-Length is counted as it comes."""
@@ -179,8 +228,27 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return receive_again
 
 
-def check_json(body: bytes) -> None:
-    """Refuses what two readers could understand differently, or what no reader should have to hold.
+class ReadOnce(APIRoute):
+    """A route that takes the body as the border has read it: of what agents send every few seconds, half the work."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The framework asks for it under this name."""
+        handle = super().get_route_handler()
+
+        async def handle_read(request: Request) -> Response:
+            return await handle(_ReadRequest(request.scope, request.receive))
+
+        return handle_read
+
+
+class _ReadRequest(Request):
+    async def json(self) -> Any:
+        return self.scope[READ_JSON] if READ_JSON in self.scope else await super().json()
+
+
+def check_json(body: bytes) -> Any:
+    """The value of a body. Refuses what two readers could understand differently, or what no reader should have to
+    hold.
 
     Raises:
         ProblemError: 422 for text that is not JSON, NaN or Infinity, a key given twice, too many levels, or text that
@@ -197,6 +265,7 @@ def check_json(body: bytes) -> None:
     # Only an escape can write them.
     if b"\\u" in body and _has_bad_text(value):
         raise ProblemError(ErrorCode.BODY_INVALID, "Text may hold neither the character U+0000 nor half a pair.")
+    return value
 
 
 class _NotStrict(Exception):
@@ -217,18 +286,14 @@ def _no_constant(name: str) -> float:
 
 
 def _depth_exceeds(value: object, limit: int) -> bool:
-    level: list[object] = [value]
-    for _ in range(limit + 1):
-        level = [inner for outer in level for inner in _children(outer)]
+    # Level by level, only what holds something: most of a body is numbers and text.
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(limit):
+        children = (outer.values() if isinstance(outer, dict) else outer for outer in level)
+        level = [inner for each in children for inner in each if isinstance(inner, dict | list)]
         if not level:
             return False
     return True
-
-
-def _children(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _has_bad_text(value: object) -> bool:

@@ -68,6 +68,13 @@ class ServiceSettings(BaseSettings):
         validation_alias=shared("writes_waiting"),
         description="most writes of people that wait in one process; further ones are answered 429",
     )
+    reads_waiting: int = Field(
+        256,
+        ge=1,
+        le=100_000,
+        validation_alias=shared("reads_waiting"),
+        description="most reads of people that wait in one process; further ones are answered 429",
+    )
     tenant_requests_per_second: float = Field(
         500.0,
         ge=0.1,

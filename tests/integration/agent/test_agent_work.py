@@ -31,6 +31,29 @@ async def test_agent_when_started_then_it_joins_proves_itself_and_tells_its_hard
     assert (bench.state_dir / "key").stat().st_mode & 0o777 == 0o600
 
 
+async def test_agent_when_the_registry_takes_series_then_samples_are_told_so_and_else_one_by_one(bench: Bench) -> None:
+    plane = bench.plane
+    async with bench.agent():
+        await eventually(lambda: plane.heartbeats and plane.heartbeats[-1].signals)
+        assert not any(beat.series for beat in plane.heartbeats)
+        plane.takes_series = True
+        await eventually(lambda: plane.heartbeats[-1].series)
+        plane.takes_series = False
+        await eventually(lambda: plane.heartbeats[-1].signals)
+
+    told = next(beat for beat in plane.heartbeats if beat.series)
+    assert not told.signals
+    assert {"cpu_utilization_ratio", "memory_utilization_ratio"} <= {one.name for one in told.series}
+    # Each sample is told once, in one of the forms.
+    alone = [
+        (sample.name, sample.target, sample.at_monotonic_ms) for beat in plane.heartbeats for sample in beat.signals
+    ]
+    joined = [
+        (one.name, one.target, at) for beat in plane.heartbeats for one in beat.series for at in one.at_monotonic_ms
+    ]
+    assert len({*alone, *joined}) == len(alone) + len(joined)
+
+
 async def test_agent_when_the_registry_asks_then_the_inventory_is_sent_again(bench: Bench) -> None:
     async with bench.agent():
         await eventually(lambda: bench.plane.inventories and bench.plane.heartbeats)

@@ -169,6 +169,7 @@ def _bodies_of_agents(world: World) -> dict[str, dict[str, Any]]:
             "monotonic_ms": 1000,
             "inventory_sequence": 1,
             "signals": [{"target": "node", "name": "cpu_busy", "at_monotonic_ms": 1000, "value": 0.5}],
+            "series": [{"target": "node", "name": "cpu_busy", "at_monotonic_ms": [1000], "values": [0.5]}],
             "conditions": [{"target": "node", "name": "disk_full", "open": True, "evidence": "text"}],
         },
     }

@@ -1,6 +1,8 @@
 """What an agent reports: devices and their flavors, health, readiness, signs of life, signals."""
 
+import asyncio
 import json
+from contextvars import Context
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from redis.asyncio import Redis
 
 from millpond_contracts.ids import NodeId, PoolId
-from millpond_contracts.resources import DeviceHealth, DeviceMemory, Signal
+from millpond_contracts.resources import DeviceHealth, DeviceMemory, SignalSeries
 from millpond_kernel.db import SYSTEM
 from millpond_registry.clients.telemetry import TelemetryStream
 from millpond_registry.usecases.reports import list_suspects, suspect_node
@@ -169,6 +171,27 @@ async def test_w6_silence_when_another_machine_speaks_from_the_address_then_the_
     assert [(await registry.node(agent))["state"] for agent in (dead, heir)] == ["unreachable", "ready"]
 
 
+async def test_heartbeats_when_noted_together_then_each_has_its_own_answer_and_a_kept_row_keeps_nobody_else(
+    registry: Registry,
+) -> None:
+    kept, good, old, gone = (registry.agent() for _ in range(4))
+    for agent in (kept, good, old, gone):
+        await agent.become_ready(await registry.join_token(), inventory())
+    former = old.token
+    await old.open_session()
+    old.token, old.sequence = former, 1
+    async with registry.database.begin(SYSTEM) as unit:
+        await unit.execute("UPDATE node SET state = 'removed' WHERE id = $1", NodeId.parse(gone.node_id))
+    async with registry.database.begin(SYSTEM) as unit:
+        await unit.execute("SELECT FROM heartbeat WHERE node_id = $1 FOR UPDATE", NodeId.parse(kept.node_id))
+        calls = (kept.beat(), good.beat(), old.beat(expect=409), gone.beat(expect=404), good.beat())
+        waiting, *others = (asyncio.create_task(call, context=Context()) for call in calls)
+        answers = await asyncio.gather(*others)
+        assert not waiting.done()
+    codes = [answer.get("code", answer.get("state")) for answer in [*answers, await waiting]]
+    assert codes == ["ready", "registry.node.superseded", "registry.node.not_found", "ready", "ready"]
+
+
 async def test_silence_when_nobody_listened_then_not_suspected(registry: Registry) -> None:
     agent = registry.agent()
     await agent.become_ready(await registry.join_token(), inventory())
@@ -184,20 +207,31 @@ async def test_heartbeat_when_signals_have_gaps_then_forwarded_with_null(
     agent = registry.agent()
     await agent.become_ready(await registry.join_token(), inventory([gpu(0)]))
     signals = [
-        {"target": "node", "name": "cpu_ratio", "at_monotonic_ms": 900, "value": 0.25},
+        {"target": "node", "name": "cpu_ratio", "at_monotonic_ms": 800, "value": 0.5},
         {"target": "nvidia/GPU-0000", "name": "power_w", "at_monotonic_ms": 950, "value": None},
+        {"target": "node", "name": "cpu_ratio", "at_monotonic_ms": 900, "value": 0.25},
     ]
-    await agent.beat(signals=signals)
+    answer = await agent.beat(signals=signals)
+    assert answer["takes_series"] is True
+    cpu = {"target": "node", "name": "cpu_ratio", "at_monotonic_ms": [800, 900], "values": [0.5, 0.25]}
+    power = {"target": "nvidia/GPU-0000", "name": "power_w", "at_monotonic_ms": [950], "values": [None]}
+    await agent.beat(series=[cpu, power])
     redis = Redis.from_url(migrated.redis_url, decode_responses=True)
     entries: Any = await redis.xrange(f"{migrated.redis_prefix}:telemetry")
     await redis.aclose()
-    assert len(entries) == 1
-    fields = entries[0][1]
-    assert (fields["node"], fields["monotonic_ms"]) == (agent.node_id, "1000")
-    assert json.loads(fields["signals"]) == [
-        ["node", "cpu_ratio", 900, 0.25],
-        ["nvidia/GPU-0000", "power_w", 950, None],
+    # Sample by sample or as series: the same is passed on.
+    assert [(fields["node"], fields["monotonic_ms"], json.loads(fields["series"])) for _, fields in entries] == 2 * [
+        (
+            agent.node_id,
+            "1000",
+            [["node", "cpu_ratio", [800, 900], [0.5, 0.25]], ["nvidia/GPU-0000", "power_w", [950], [None]]],
+        )
     ]
+    for wrong in ({**cpu, "values": [0.5]}, {**cpu, "at_monotonic_ms": [], "values": []}):
+        assert (await agent.beat(series=[wrong], expect=422))["code"] == "kernel.body.invalid"
+    many = {**cpu, "at_monotonic_ms": [800] * 8192, "values": [0.5] * 8192}
+    assert (await agent.beat(series=[many], expect=200))["state"] == "ready"
+    assert (await agent.beat(series=[many, power], expect=422))["code"] == "kernel.body.invalid"
     raw = '{"boot_id": "b", "monotonic_ms": 1, "inventory_sequence": 1, "signals": [%s]}'
     nan = '{"target": "node", "name": "x", "at_monotonic_ms": 1, "value": NaN}'
     headers = {"Authorization": f"Bearer {agent.token}", "Content-Type": "application/json"}
@@ -222,12 +256,13 @@ async def test_conditions_when_opened_and_closed_then_listed_with_their_times(re
 async def test_telemetry_when_stream_is_full_then_kept_to_its_bytes(migrated: MigratedDatabase) -> None:
     redis = Redis.from_url(migrated.redis_url)
     stream = TelemetryStream(redis, migrated.redis_prefix, 200_000)
-    signals = [Signal(target="node", name="cpu_ratio", at_monotonic_ms=number, value=0.5) for number in range(256)]
+    instants, values = tuple(range(1000)), (0.5,) * 1000
+    series = [SignalSeries(target="node", name="cpu_ratio", at_monotonic_ms=instants, values=values)]
     for number in range(200):
         now = datetime(2026, 1, 1, tzinfo=UTC)
-        assert await stream.forward(NodeId.new(), PoolId.new(), now, number, signals)
+        assert await stream.forward(NodeId.new(), PoolId.new(), now, number, series)
     entries: Any = await redis.xrange(stream.key)
-    held = sum(len(fields[b"signals"]) for _, fields in entries)
+    held = sum(len(fields[b"series"]) for _, fields in entries)
     await redis.aclose()
     assert 100_000 < held < 400_000
     assert entries[-1][1][b"monotonic_ms"] == b"199"
@@ -236,7 +271,7 @@ async def test_telemetry_when_stream_is_full_then_kept_to_its_bytes(migrated: Mi
 async def test_telemetry_when_redis_is_away_then_lost_without_an_error() -> None:
     redis = Redis.from_url("redis://127.0.0.1:1/0", socket_connect_timeout=1)
     stream = TelemetryStream(redis, "x", 200_000)
-    signal = Signal(target="node", name="cpu_ratio", at_monotonic_ms=1, value=None)
+    series = SignalSeries(target="node", name="cpu_ratio", at_monotonic_ms=(1,), values=(None,))
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert await stream.forward(NodeId.new(), PoolId.new(), now, 1, [signal]) is False
+    assert await stream.forward(NodeId.new(), PoolId.new(), now, 1, [series]) is False
     await redis.aclose()

@@ -57,7 +57,7 @@ def test_pauses_when_failures_go_on_then_twice_as_long_up_to_a_bound() -> None:
 
 
 def _add(windows: Windows, pool: PoolId, value: float | None, *, target: str = "gpu-0", age: float = 0) -> None:
-    windows.add(pool, FLAVOR, "utilization_ratio", ("node_1", target), NOW.timestamp(), age, value)
+    windows.add(pool, FLAVOR, "utilization_ratio", ("node_1", target), NOW.timestamp(), [age], [value])
 
 
 def test_a6_windows_when_values_are_missing_not_finite_or_stale_then_unknown_and_never_zero() -> None:

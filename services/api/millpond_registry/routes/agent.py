@@ -19,11 +19,14 @@ from millpond_contracts.bodies.nodes import (
     SessionRequest,
 )
 from millpond_contracts.bodies.tenants import Role
+from millpond_contracts.resources import series_of
 from millpond_kernel.auth import NodeCaller
+from millpond_kernel.border import ReadOnce
 from millpond_kernel.db import SYSTEM
 from millpond_registry.usecases import joins, reports, sessions
+from millpond_registry.usecases.reports import Beat
 
-router = APIRouter(prefix="/v1", tags=["agents"])
+router = APIRouter(prefix="/v1", tags=["agents"], route_class=ReadOnce)
 
 
 @router.post("/nodes/join", status_code=201)
@@ -76,16 +79,22 @@ async def report_ready(request: Request, body: ReadyReport, caller: NodeCaller) 
 async def take_heartbeat(request: Request, body: Heartbeat, caller: NodeCaller) -> HeartbeatAnswer:
     """Notes a sign of life and passes the signals on; a node that was taken for lost is back at once."""
     kernel = request.app.state.kernel
-    async with kernel.database.begin(SYSTEM) as unit:
-        beat = await reports.note_heartbeat(unit, caller, body)
+    assert caller.node_id is not None
+    assert caller.incarnation is not None
+    beat: Beat | None = None
+    if not body.conditions:
+        beat = await request.app.state.beats.ask((caller.node_id, caller.incarnation))
+    if beat is None:
+        async with kernel.database.begin(SYSTEM) as unit:
+            beat = await reports.note_heartbeat(unit, caller, body)
     state = beat.state
     if state is NodeState.UNREACHABLE:
         # A transaction of its own: it takes the node's row, which must never wait behind a heartbeat's row.
         async with kernel.database.begin(SYSTEM) as unit:
             state = await reports.recover_node(unit, caller)
-    assert caller.node_id is not None
-    await request.app.state.telemetry.forward(caller.node_id, beat.pool_id, beat.at, body.monotonic_ms, body.signals)
-    return beat.answer(state, kernel.settings.heartbeat_seconds)
+    series = [*body.series, *series_of(body.signals)]
+    await request.app.state.telemetry.forward(caller.node_id, beat.pool_id, beat.at, body.monotonic_ms, series)
+    return beat.answer(body, state, kernel.settings.heartbeat_seconds)
 
 
 def _answer(request: Request, session: sessions.Session) -> SessionAnswer:

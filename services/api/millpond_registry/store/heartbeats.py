@@ -9,6 +9,9 @@ from millpond_contracts.bodies.nodes import Condition
 from millpond_contracts.ids import NodeId
 from millpond_kernel.uow import UnitOfWork
 
+# A node and the number of its agent's session.
+SessionOf = tuple[NodeId, int]
+
 # A beat without conditions does not wait for the disk: a crash may forget the last ones, and harms nobody.
 _BEAT = """
 WITH durability AS (
@@ -20,6 +23,21 @@ UPDATE heartbeat h SET at = clock_timestamp()
 FROM durability, node n JOIN pool p ON p.id = n.pool_id
 WHERE h.node_id = $1 AND n.id = $1 AND n.incarnation = $2 AND n.state <> 'removed'
 RETURNING h.at, n.state, n.cordon_reasons, n.inventory_sequence, n.pool_id, p.unreachable_after_seconds
+"""
+
+# The same of many sessions, in no order that could meet another's: a row that is locked now is left to `_BEAT`.
+_BEATS = """
+WITH durability AS (SELECT set_config('synchronous_commit', 'off', true)),
+session AS (SELECT DISTINCT node_id, incarnation FROM unnest($1::uuid[], $2::bigint[]) AS s(node_id, incarnation)),
+locked AS (
+    SELECT node_id FROM heartbeat WHERE node_id = ANY($1::uuid[]) FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE heartbeat h SET at = clock_timestamp()
+FROM durability, locked l, session s, node n JOIN pool p ON p.id = n.pool_id
+WHERE h.node_id = l.node_id AND s.node_id = l.node_id AND n.id = l.node_id
+  AND n.incarnation = s.incarnation AND n.state <> 'removed'
+RETURNING h.node_id, n.incarnation,
+    h.at, n.state, n.cordon_reasons, n.inventory_sequence, n.pool_id, p.unreachable_after_seconds
 """
 
 _SILENT = """
@@ -47,6 +65,15 @@ WHERE node_id = $1 AND target = $2 AND name = $3 AND closed_at IS NULL
 async def beat(unit: UnitOfWork, node_id: NodeId, incarnation: int, *, is_durable: bool) -> asyncpg.Record | None:
     """Notes the sign of life and tells what the agent must know; None when this is not the node's newest session."""
     return await unit.fetchrow(_BEAT, node_id, incarnation, is_durable)
+
+
+async def beat_together(unit: UnitOfWork, sessions: Sequence[SessionOf]) -> dict[SessionOf, asyncpg.Record]:
+    """`beat` of many sessions in one statement, without conditions.
+
+    Missing in what it gives are sessions that are not their node's newest, and nodes whose row somebody else keeps now.
+    """
+    rows = await unit.fetch(_BEATS, [node_id for node_id, _ in sessions], [number for _, number in sessions])
+    return {(NodeId.of(row["node_id"]), row["incarnation"]): row for row in rows}
 
 
 async def touch(unit: UnitOfWork, node_id: NodeId) -> None:

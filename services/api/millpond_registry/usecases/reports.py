@@ -1,7 +1,10 @@
 """What an agent reports of its node: inventory, readiness, signs of life."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+
+import asyncpg
 
 from millpond_contracts.bodies.nodes import (
     CordonReason,
@@ -102,17 +105,18 @@ class Beat:
     pool_id: PoolId
     state: NodeState
     cordons: tuple[CordonReason, ...]
-    send_inventory: bool
+    inventory_sequence: int | None
     unreachable_after_seconds: int
 
-    def answer(self, state: NodeState, heartbeat_seconds: int) -> HeartbeatAnswer:
+    def answer(self, heartbeat: Heartbeat, state: NodeState, heartbeat_seconds: int) -> HeartbeatAnswer:
         """What the agent hears. It must beat three times within the silence that its pool allows."""
         return HeartbeatAnswer(
             server_at=self.at,
-            send_inventory=self.send_inventory,
+            send_inventory=self.inventory_sequence != heartbeat.inventory_sequence,
             state=state,
             cordon_reasons=self.cordons,
             heartbeat_seconds=heartbeat_interval(self.unreachable_after_seconds, heartbeat_seconds),
+            takes_series=True,
         )
 
 
@@ -135,12 +139,25 @@ async def note_heartbeat(unit: UnitOfWork, caller: Principal, heartbeat: Heartbe
         raise ProblemError(ErrorCode.NODE_SUPERSEDED, f"Session {caller.incarnation} is not the node's newest.")
     if heartbeat.conditions:
         await heartbeats.put_conditions(unit, caller.node_id, heartbeat.conditions)
+    return _beat(row)
+
+
+async def note_heartbeats(unit: UnitOfWork, sessions: Sequence[heartbeats.SessionOf]) -> list[Beat | None]:
+    """Notes signs of life of many nodes, without conditions, in one statement.
+
+    None for those that have to be noted alone: `note_heartbeat` waits for a row that is kept, and tells what is wrong.
+    """
+    rows = await heartbeats.beat_together(unit, sessions)
+    return [_beat(row) if (row := rows.get(session)) is not None else None for session in sessions]
+
+
+def _beat(row: asyncpg.Record) -> Beat:
     return Beat(
         at=row["at"],
         pool_id=PoolId.of(row["pool_id"]),
         state=NodeState(row["state"]),
         cordons=tuple(CordonReason(reason) for reason in row["cordon_reasons"]),
-        send_inventory=row["inventory_sequence"] != heartbeat.inventory_sequence,
+        inventory_sequence=row["inventory_sequence"],
         unreachable_after_seconds=row["unreachable_after_seconds"],
     )
 

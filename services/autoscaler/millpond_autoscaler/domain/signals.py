@@ -5,6 +5,7 @@ is null or not finite is counted as unknown and never as zero; one that is too o
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -39,30 +40,40 @@ class Windows:
     changed: set[_Key] = field(default_factory=set)
 
     def add(
-        self, pool: PoolId, flavor: str, name: str, target: tuple[str, str], received: float, age: float, value: Value
+        self,
+        pool: PoolId,
+        flavor: str,
+        name: str,
+        target: tuple[str, str],
+        received: float,
+        ages: Sequence[float],
+        values: Sequence[Value],
     ) -> None:
-        """Counts one value, unless it is too old to say anything. Cheap: every sample of every machine comes here.
+        """Counts values, but those too old to say anything. Cheap: every sample of every machine comes here.
 
         Args:
             target: The node, and the device on it or the node itself.
             received: When the heartbeat came, in seconds since 1970.
-            age: Seconds that the sample was old then.
+            ages: Seconds that each sample was old then.
+            values: One for each age.
         """
-        if age > OLDEST_SECONDS:
-            return
-        key = (int((received - age) // WINDOW_SECONDS), pool, flavor, name)
-        found = self.sums.get(key)
-        if found is None:
-            found = self.sums[key] = _Sum()
-        found.samples += 1
-        self.changed.add(key)
-        if value is None or not math.isfinite(value):
-            found.unknown += 1
-            return
-        found.total += value
-        if value > found.maximum:
-            found.maximum = value
-        found.targets.add(target)
+        window, found = None, _Sum()
+        for age, value in zip(ages, values, strict=True):
+            if age > OLDEST_SECONDS:
+                continue
+            number = int((received - age) // WINDOW_SECONDS)
+            if number != window:
+                window, key = number, (number, pool, flavor, name)
+                found = self.sums.setdefault(key, _Sum())
+                self.changed.add(key)
+            found.samples += 1
+            if value is None or not math.isfinite(value):
+                found.unknown += 1
+                continue
+            found.total += value
+            if value > found.maximum:
+                found.maximum = value
+            found.targets.add(target)
 
     def take_changed(self, now: datetime) -> list[SignalAggregate]:
         """The windows that were filled since the last call, in order; forgets those that nothing can come for."""

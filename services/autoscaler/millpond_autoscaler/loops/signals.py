@@ -4,12 +4,13 @@ What Redis lost, or what came while nobody read, is missing; missing is unknown.
 """
 
 import asyncio
-import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from pydantic_core import from_json
 from redis.exceptions import RedisError
 
 from millpond_autoscaler.domain.signals import NODE, WINDOW_SECONDS, Windows
@@ -93,11 +94,11 @@ class SignalReader:
         received = datetime.fromisoformat(fields[b"at"].decode()).timestamp()
         clock = int(fields[b"monotonic_ms"])
         known = self.flavors.get(NodeId.parse(node), {})
-        for target, name, at_ms, value in json.loads(fields[b"signals"]):
+        for target, name, instants, values in _series(fields):
             flavor = NODE if target == NODE else known.get(target)
             if flavor is not None:
-                age = max(0, clock - at_ms) / 1000
-                self.windows.add(pool, flavor, name, (node, target), received, age, value)
+                ages = [max(0, clock - at_ms) / 1000 for at_ms in instants]
+                self.windows.add(pool, flavor, name, (node, target), received, ages, values)
 
     async def _keep(self, found: list[SignalAggregate], now: datetime, lease: Lease) -> None:
         if not found:
@@ -106,6 +107,13 @@ class SignalReader:
             await check_epoch(unit, lease)
             await signals.put_windows(unit, found)
             await signals.delete_old(unit, now)
+
+
+def _series(fields: dict[bytes, bytes]) -> Iterator[tuple[str, str, list[int], list[float | None]]]:
+    """(target, name, instants, values) of an entry; a registry of the version before tells sample by sample."""
+    yield from from_json(fields.get(b"series", b"[]"))
+    for target, name, at_ms, value in from_json(fields.get(b"signals", b"[]")):
+        yield target, name, [at_ms], [value]
 
 
 def signals_loop(kernel: WorkerKernel, interval_seconds: float) -> Loop:

@@ -20,6 +20,7 @@ from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId, ProjectId, TenantId, VirtualPoolId
 from millpond_kernel.app import Kernel
 from millpond_kernel.auth import MemberCaller, ReaderCaller
+from millpond_kernel.border import ReadOnce
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.filters import LabelQuery, NameQuery, Spanning
 from millpond_kernel.generation import etag
@@ -31,7 +32,7 @@ from millpond_scheduler.usecases.distances import list_placed
 from millpond_scheduler.usecases.jobs import cancel_job, explain_job, read_job, submit_job, submit_jobs
 from millpond_scheduler.usecases.mirror import Mirror
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=ReadOnce)
 
 
 @router.post("", status_code=201, response_model=JobView, name="submit_job")

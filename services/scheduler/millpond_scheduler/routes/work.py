@@ -7,12 +7,13 @@ from fastapi import APIRouter, Request
 from millpond_contracts.bodies.work import PollAnswer, PollRequest, ReportAnswer, ReportBatch
 from millpond_kernel.app import Kernel
 from millpond_kernel.auth import NodeCaller
+from millpond_kernel.border import ReadOnce
 from millpond_kernel.db import SYSTEM
 from millpond_scheduler.providers.bells import Waiters
 from millpond_scheduler.usecases.reports import take_reports
 from millpond_scheduler.usecases.work import NodeCall, node_call, read_orders, take_poll
 
-router = APIRouter(prefix="/v1/work", tags=["work"])
+router = APIRouter(prefix="/v1/work", tags=["work"], route_class=ReadOnce)
 
 
 @router.post("/poll")
@@ -23,12 +24,14 @@ async def poll_work(request: Request, caller: NodeCaller, body: PollRequest) -> 
     call = node_call(caller)
     event = waiters.expect(call.node)
     try:
-        async with kernel.database.begin(SYSTEM) as unit:
-            taken = await take_poll(unit, call, body)
-            answer = None
-            if not taken.is_at_peace:
-                is_patient = body.wait_seconds > 0
-                answer = await read_orders(unit, call.node, body.held, taken.lease_seconds, fresh_only=is_patient)
+        answer = None
+        taken = await request.app.state.quiet_polls.ask((call, body))
+        if taken is None:
+            async with kernel.database.begin(SYSTEM) as unit:
+                taken = await take_poll(unit, call, body)
+                if not taken.is_at_peace:
+                    is_patient = body.wait_seconds > 0
+                    answer = await read_orders(unit, call.node, body.held, taken.lease_seconds, fresh_only=is_patient)
         if answer is None and body.wait_seconds > 0:
             answer = await _wait_for_orders(kernel, waiters, call, body, event, taken.lease_seconds)
         return answer or taken.nothing(body.wait_seconds)

@@ -118,6 +118,47 @@ async def renew_lease(
     )
 
 
+async def lock_quiet_leases(
+    unit: UnitOfWork, asked: Sequence[tuple[NodeId, PoolId | None, int, str]]
+) -> list[asyncpg.Record]:
+    """Locked leases with `lease_seconds` of their pool, of those nodes whose poll changes nothing but the lease.
+
+    That is: the same boot, the newest session, not silent before. A lease that is locked by others is left out.
+
+    Args:
+        asked: node, pool, session and boot of each poll; a node at most once.
+    """
+    return await unit.fetch(
+        "SELECT l.*, (p.body->>'lease_seconds')::int AS lease_seconds"
+        " FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[]) AS a(node_id, pool_id, incarnation, boot_id)"
+        " JOIN node_lease l ON l.node_id = a.node_id"
+        " LEFT JOIN node_guard g ON g.node_id = a.node_id LEFT JOIN pool_view p ON p.pool_id = a.pool_id"
+        " WHERE l.boot_id = a.boot_id AND NOT l.silent"
+        " AND a.incarnation >= greatest(l.incarnation, g.incarnation)"
+        " FOR NO KEY UPDATE OF l SKIP LOCKED",
+        *([row[column] for row in asked] for column in range(4)),
+    )
+
+
+async def renew_quiet_leases(
+    unit: UnitOfWork, now: datetime, renewals: Sequence[tuple[NodeId, int, Exchange, float]]
+) -> None:
+    """Renews locked leases from now on: node, session, exchange, seconds of each."""
+    await unit.execute(
+        "UPDATE node_lease l SET incarnation = r.incarnation, renewed_at = $1,"
+        " leased_until = greatest(l.leased_until, $1::timestamptz + make_interval(secs => r.seconds)),"
+        " exchange_at = r.exchange_at, exchange_monotonic_ms = r.exchange_monotonic_ms"
+        " FROM unnest($2::uuid[], $3::bigint[], $4::timestamptz[], $5::bigint[], $6::float8[])"
+        " AS r(node_id, incarnation, exchange_at, exchange_monotonic_ms, seconds) WHERE l.node_id = r.node_id",
+        now,
+        [node for node, *_ in renewals],
+        [incarnation for _, incarnation, *_ in renewals],
+        [exchange.at for _, _, exchange, _ in renewals],
+        [exchange.monotonic_ms for _, _, exchange, _ in renewals],
+        [seconds for *_, seconds in renewals],
+    )
+
+
 async def extend_leases(unit: UnitOfWork, now: datetime, default_seconds: int) -> int:
     """Gives every node its whole lease from now on, so that an outage of ours ends nobody's work."""
     return await unit.execute(

@@ -114,11 +114,21 @@ async def take_poll(unit: UnitOfWork, call: NodeCall, poll: PollRequest) -> Take
     await renew_lease(unit, call.node, call.incarnation, now, exchange, lease_seconds)
     if before is None or before.silent:
         await note_changes(unit, ChangeKind.NODE, [call.node])
-    if any(row["last_sequence"] > 0 and (row["missing_since"] is None) != (row["id"] in held) for row in live):
+    if has_news_of_missing(live, held):
         await _note_missing(unit, call.node, list(held), now)
+    return TakenPoll(now, lease_seconds, is_at_peace(live, held))
+
+
+def has_news_of_missing(live: Sequence[asyncpg.Record], held: Mapping[AllocationId, int]) -> bool:
+    """Whether the agent no longer names what it reported, or names it again."""
+    return any(row["last_sequence"] > 0 and (row["missing_since"] is None) != (row["id"] in held) for row in live)
+
+
+def is_at_peace(live: Sequence[asyncpg.Record], held: Mapping[AllocationId, int]) -> bool:
+    """Whether a node has no orders, and a right to all that it holds."""
     rights = {row["id"]: row["epoch"] for row in live}
     has_orders = any(row["state"] in ("bound", "releasing") for row in live)
-    return TakenPoll(now, lease_seconds, not has_orders and held.items() <= rights.items())
+    return not has_orders and held.items() <= rights.items()
 
 
 async def _end_lost(

@@ -1,9 +1,16 @@
 """Nodes, devices and flavors as the registry tells them, and what an agent says to the registry."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Self
 
-from pydantic import Field, StrictInt, StringConstraints
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictInt,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
 
 from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
@@ -18,11 +25,13 @@ from millpond_contracts.quantities import (
     Seconds,
 )
 from millpond_contracts.resources import (
+    MAX_SAMPLES,
     DeviceHealth,
     DeviceKind,
     Isolation,
     NodeInventory,
     Signal,
+    SignalSeries,
     Slot,
     Taint,
     Text,
@@ -250,13 +259,32 @@ class ReadyReport(Incoming):
 
 
 class Heartbeat(Incoming):
-    """A sign of life with the signals sampled since the last one (at most 8,192)."""
+    """A sign of life with the signals sampled since the last one (at most 8,192 samples).
+
+    `series` is the shorter form; a registry that takes it says so in its answers.
+    """
 
     boot_id: str = Field(min_length=1, max_length=64)
     monotonic_ms: StrictInt = Field(ge=0, le=2**53)
     inventory_sequence: StrictInt = Field(ge=0, le=2**53)
-    signals: Annotated[list[Signal], Field(max_length=8192)] = Field(default_factory=list)
+    signals: Annotated[list[Signal], Field(max_length=MAX_SAMPLES)] = Field(default_factory=list)
+    series: Annotated[list[SignalSeries], Field(max_length=MAX_SAMPLES)] = Field(default_factory=list)
     conditions: Annotated[list["Condition"], Field(max_length=256)] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check_samples(self) -> Self:
+        samples = len(self.signals) + sum(len(one.values) for one in self.series)
+        if samples > MAX_SAMPLES:
+            raise ValueError(f"a heartbeat carries at most {MAX_SAMPLES} samples, this one {samples}")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_no_series(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A registry of the version before refuses the name of what it does not know, even when nothing is in it."""
+        written: dict[str, Any] = write(self)
+        if not self.series:
+            written.pop("series", None)
+        return written
 
 
 class Condition(Incoming):
@@ -269,13 +297,17 @@ class Condition(Incoming):
 
 
 class HeartbeatAnswer(Outgoing):
-    """`send_inventory` asks for the whole inventory again; state and cordons are for people on the machine."""
+    """`send_inventory` asks for the whole inventory again; state and cordons are for people on the machine.
+
+    `takes_series` = the next heartbeat may tell its samples as `series`.
+    """
 
     server_at: Instant
     send_inventory: bool
     state: NodeState
     cordon_reasons: tuple[CordonReason, ...] = ()
     heartbeat_seconds: int
+    takes_series: bool = False
 
 
 class DrainRequest(Incoming):
