@@ -33,7 +33,7 @@ async def recount(registry: Registry, pool_id: str) -> bool:
 
 async def take(registry: Registry, view: dict[str, Any]) -> bool:
     async with registry.database.begin(SYSTEM) as unit:
-        return await capacity.take_allocation(unit, AllocationView.model_validate(view))
+        return await capacity.take_allocations(unit, [AllocationView.model_validate(view)]) == 1
 
 
 async def two_gpus(registry: Registry) -> tuple[Agent, dict[str, Any]]:
@@ -74,6 +74,13 @@ async def test_capacity_when_work_comes_and_goes_then_figures_follow(registry: R
     answer, device, _ = await figures(registry, node["pool_id"])
     assert (device["available"], answer["generation"]) == (2000, 4)
     assert await registry.events(f"{node['pool_id']}/capacity") == ["capacity_changed"] * 3
+    # Told together, in whatever order: the newest of each.
+    first, second = allocation(node, [200]), allocation(node, [100])
+    together = [{**first, "state": "released", "generation": 2}, first, second]
+    async with registry.database.begin(SYSTEM) as unit:
+        assert await capacity.take_allocations(unit, [AllocationView.model_validate(view) for view in together]) == 2
+    await count(registry)
+    assert (await figures(registry, node["pool_id"]))[1]["allocated"] == 100
 
 
 async def test_capacity_when_node_or_device_takes_no_work_then_unschedulable(registry: Registry) -> None:
@@ -191,7 +198,7 @@ async def test_compare_when_view_of_allocations_is_wrong_then_repaired_with_alar
     await take(registry, late)
     async with registry.database.begin(SYSTEM) as unit:
         released = AllocationView.model_validate({**young, "state": "released", "generation": 2})
-        await capacity.take_allocation(unit, released)
+        await capacity.take_allocations(unit, [released])
         # The list was read before `young` ended and `late` began.
         assert await capacity.compare_allocations(unit, [right, wrong, young]) == 2
     await count(registry)

@@ -19,7 +19,7 @@ from millpond_kernel.rebuild import rebuild
 from millpond_kernel.worker import WorkerKernel
 from millpond_registry.consumers.scheduler import scheduler_consumer
 from millpond_registry.loops.nodes import NodeWatch
-from millpond_registry.usecases.capacity import take_allocation
+from millpond_registry.usecases.capacity import take_allocations
 from tests.factories.registry import allocation, gpu, inventory
 from tests.integration.databases import MigratedDatabase
 from tests.integration.registry.conftest import Registry
@@ -134,7 +134,7 @@ async def test_rebuild_when_view_holds_a_ghost_then_gone_and_capacity_is_right(w
     node = await working.node(agent)
     ghost = AllocationView.model_validate(allocation(node, [250]))
     async with working.database.begin(SYSTEM) as unit:
-        await take_allocation(unit, ghost)
+        await take_allocations(unit, [ghost])
     settings = working.services.settings["registry"]
     key = settings.service_key.get_secret_value()
     feed = ServiceClient("scheduler", "http://millpond", key, transport=working.services.transport)

@@ -9,12 +9,12 @@ from millpond_contracts.events.scheduler import AllocationBound, AllocationRelea
 from millpond_kernel.streams import Consumer
 from millpond_kernel.uow import UnitOfWork
 from millpond_registry.store.allocations import CONSUMER, clear_allocations
-from millpond_registry.usecases.capacity import take_allocation
+from millpond_registry.usecases.capacity import take_allocations
 from millpond_registry.usecases.nodes import take_emptied, take_quarantined
 
 
-async def _on_allocation(unit: UnitOfWork, envelope: Envelope, event: AllocationBound | AllocationReleased) -> None:
-    await take_allocation(unit, event.allocation)
+async def _on_allocations(unit: UnitOfWork, events: Sequence[AllocationBound | AllocationReleased]) -> None:
+    await take_allocations(unit, [event.allocation for event in events])
 
 
 async def _on_emptied(unit: UnitOfWork, envelope: Envelope, event: NodeEmptied) -> None:
@@ -26,8 +26,7 @@ async def _on_quarantined(unit: UnitOfWork, envelope: Envelope, event: NodeQuara
 
 
 async def _load_allocations(unit: UnitOfWork, items: Sequence[dict[str, Any]]) -> None:
-    for item in items:
-        await take_allocation(unit, AllocationView.model_validate(item))
+    await take_allocations(unit, [AllocationView.model_validate(item) for item in items])
 
 
 def scheduler_consumer() -> Consumer:
@@ -35,12 +34,8 @@ def scheduler_consumer() -> Consumer:
     return Consumer(
         CONSUMER,
         "scheduler",
-        {
-            AllocationBound: _on_allocation,
-            AllocationReleased: _on_allocation,
-            NodeEmptied: _on_emptied,
-            NodeQuarantined: _on_quarantined,
-        },
+        {NodeEmptied: _on_emptied, NodeQuarantined: _on_quarantined},
+        batch_handlers=dict.fromkeys((AllocationBound, AllocationReleased), _on_allocations),
         snapshots={"allocations": _load_allocations},
         clear=clear_allocations,
     )

@@ -1,5 +1,6 @@
 """SQL of the view of the scheduler's allocations: what each holds of its node."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
@@ -15,13 +16,16 @@ CONSUMER = "allocations"
 
 _PUT = """
 INSERT INTO allocation AS a (id, node_id, cpu_milli, memory_mib, devices, released, generation)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+SELECT v.id, v.node_id, v.cpu_milli, v.memory_mib, v.devices::jsonb, v.released, v.generation
+FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::boolean[], $7::bigint[])
+    AS v(id, node_id, cpu_milli, memory_mib, devices, released, generation)
+ORDER BY v.id
 ON CONFLICT (id) DO UPDATE SET
     node_id = excluded.node_id, cpu_milli = excluded.cpu_milli, memory_mib = excluded.memory_mib,
     devices = excluded.devices, released = excluded.released, generation = excluded.generation,
     updated_at = clock_timestamp()
 WHERE excluded.generation > a.generation OR ($8 AND excluded.generation = a.generation)
-RETURNING a.id
+RETURNING a.node_id
 """
 
 # What an allocation holds: node, CPU, memory, shares of devices, and whether it is over.
@@ -34,10 +38,32 @@ def held_of(view: AllocationView) -> HeldRow:
     return view.node_id, view.cpu_milli, view.memory_mib, shares, view.state is AllocationState.RELEASED
 
 
-async def put_allocation(unit: UnitOfWork, view: AllocationView, *, repair: bool = False) -> bool:
-    """Whether the row changed: only a higher generation does that, or the same one when a wrong row is repaired."""
-    changed = await unit.fetchval(_PUT, view.allocation_id, *held_of(view), view.generation, repair)
-    return changed is not None
+async def put_allocations(unit: UnitOfWork, views: Iterable[AllocationView], *, repair: bool = False) -> list[NodeId]:
+    """The nodes of the rows that changed, each as often as it did.
+
+    Only a higher generation changes a row, or the same one when a wrong row is repaired; of several views of one
+    allocation the one with the highest counts.
+    """
+    newest: dict[UUID, AllocationView] = {}
+    for view in views:
+        known = newest.get(view.allocation_id)
+        if known is None or view.generation > known.generation:
+            newest[view.allocation_id] = view
+    if not newest:
+        return []
+    held = [held_of(view) for view in newest.values()]
+    rows = await unit.fetch(
+        _PUT,
+        list(newest),
+        [row[0] for row in held],
+        [row[1] for row in held],
+        [row[2] for row in held],
+        [json.dumps(row[3]) for row in held],
+        [row[4] for row in held],
+        [view.generation for view in newest.values()],
+        repair,
+    )
+    return [NodeId.of(row["node_id"]) for row in rows]
 
 
 async def read_held(unit: UnitOfWork, allocation_ids: Sequence[UUID]) -> dict[UUID, HeldRow]:

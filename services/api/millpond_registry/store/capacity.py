@@ -15,6 +15,11 @@ async def mark_node(unit: UnitOfWork, node_id: NodeId) -> None:
     await unit.execute("INSERT INTO tally_mark (node_id) VALUES ($1)", node_id)
 
 
+async def mark_nodes(unit: UnitOfWork, node_ids: Iterable[NodeId]) -> None:
+    """The same for several."""
+    await unit.execute("INSERT INTO tally_mark (node_id) SELECT unnest($1::uuid[])", list(set(node_ids)))
+
+
 async def mark_pool(unit: UnitOfWork, pool_id: PoolId) -> None:
     """Asks for every node of the pool to be counted again."""
     await unit.execute("INSERT INTO tally_mark (node_id) SELECT id FROM node WHERE pool_id = $1", pool_id)

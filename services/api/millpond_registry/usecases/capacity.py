@@ -59,12 +59,12 @@ async def get_capacity(unit: UnitOfWork, pool_id: PoolId) -> PoolCapacity:
     return pool_capacity(row)
 
 
-async def take_allocation(unit: UnitOfWork, view: AllocationView) -> bool:
-    """Whether the allocation was news; then its node is counted again."""
-    if not await allocations.put_allocation(unit, view):
-        return False
-    await capacity.mark_node(unit, view.node_id)
-    return True
+async def take_allocations(unit: UnitOfWork, views: Sequence[AllocationView]) -> int:
+    """How many allocations were news; their nodes are counted again."""
+    changed = await allocations.put_allocations(unit, views)
+    if changed:
+        await capacity.mark_nodes(unit, changed)
+    return len(changed)
 
 
 async def count_marked(unit: UnitOfWork) -> int:
@@ -126,7 +126,7 @@ async def compare_allocations(unit: UnitOfWork, live: Sequence[dict[str, Any]]) 
     for view in views:
         if known.get(view.allocation_id) == allocations.held_of(view):
             continue
-        if await allocations.put_allocation(unit, view, repair=True):
+        if await allocations.put_allocations(unit, [view], repair=True):
             await capacity.mark_node(unit, view.node_id)
             if view.bound_at < settled:
                 wrong.append(view.node_id)
