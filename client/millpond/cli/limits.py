@@ -34,6 +34,12 @@ from millpond_contracts.bodies.verdicts import UsageLine
 from millpond_contracts.ids import TenantId
 
 _BAR = 12
+_FIRST = {
+    QueuePolicy.FIFO: "the oldest",
+    QueuePolicy.PRIORITY: "the highest priority",
+    QueuePolicy.SHORTEST_JOB_FIRST: "the least work",
+    QueuePolicy.FAIR_SHARE: "the least served project",
+}
 
 limit = typer.Typer(
     name="limit",
@@ -71,7 +77,7 @@ ReclaimOption = Annotated[
     str | None,
     typer.Option("--reclaim", metavar="GRACE", help="Stop what is still above the limits after 0s, 15m or 2h."),
 ]
-PolicyOption = Annotated[QueuePolicy | None, typer.Option("--policy", help="Who goes first in its queue.")]
+PolicyOption = Annotated[QueuePolicy | None, typer.Option("--policy", help="Which of its jobs goes first.")]
 
 
 @limit.command("create")
@@ -206,7 +212,7 @@ def list_limits(context: typer.Context, tenant: OwnerOption = None, output: Outp
         Column("tenant", lambda each: tenants.get(each.tenant_id, str(each.tenant_id))),
         Column("pool", lambda each: pools.get(each.pool_id, str(each.pool_id))),
         Column("may use", lambda each: show_limits(each.limits)),
-        Column("first goes", lambda each: "the oldest" if each.policy is QueuePolicy.FIFO else "the highest priority"),
+        Column("first goes", lambda each: _FIRST[each.policy]),
         Column("id", lambda each: str(each.virtual_pool_id), is_extra=True),
     ]
     empty = "no virtual pools; `millpond limit create NAME --tenant TENANT --pool POOL --cpu 2 --memory 4GiB` makes one"
@@ -225,7 +231,7 @@ def show_limit(
         ("id", str(found.virtual_pool_id)),
         ("tenant", str(found.tenant_id)),
         ("pool", str(found.pool_id)),
-        ("first goes", found.policy.value),
+        ("first goes", f"{_FIRST[found.policy]} ({found.policy.value})"),
     ]
     show_one(output, found, found.virtual_pool_id, fields)
     if output is Output.TABLE:

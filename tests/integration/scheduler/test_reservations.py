@@ -79,10 +79,10 @@ async def test_reservation_when_its_window_is_to_come_then_all_is_lent_and_taken
     now = await world.database.now()
     later = await reserve(world, holder, now + timedelta(hours=1), now + timedelta(hours=2))
     await world.submit(other, count=2, devices=ONE_DEVICE)
-    job = await world.submit(holder, devices=ONE_DEVICE)
     leader = world.leader()
     await leader.step()
     assert len(await begin(world, node)) == 2
+    job = await world.submit(holder, devices=ONE_DEVICE)
     await leader.step()
     assert await world.value("SELECT count(*) FROM allocation WHERE state = 'releasing'") == 0
     assert await world.value("SELECT dominant FROM verdict WHERE job_id = $1", job.job_id) == "not_enough_devices"

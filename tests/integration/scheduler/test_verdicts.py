@@ -137,3 +137,42 @@ async def test_queue_when_fifo_then_age_alone_orders_it(world: World) -> None:
         by_age = await list_queue(unit, share.virtual_pool_id, QueuePolicy.FIFO, 1, 10)
     assert [entry.job_id for entry in by_priority] == [jobs[1].job_id, jobs[2].job_id, jobs[0].job_id]
     assert [(entry.position, entry.job_id) for entry in by_age] == [(2, jobs[1].job_id), (3, jobs[2].job_id)]
+
+
+async def started(world: World) -> set[JobId]:
+    return {JobId.of(row["job_id"]) for row in await world.fetch("SELECT job_id FROM allocation")}
+
+
+async def test_queue_when_the_shortest_job_goes_first_then_positions_and_starts_follow_the_time_limits(
+    world: World,
+) -> None:
+    await world.add_node(devices=2)
+    share = await world.add_virtual_pool(policy=QueuePolicy.SHORTEST_JOB_FIRST)
+    two = DeviceRequest(count=2)
+    unbounded = await world.submit(share, devices=two, priority=99)
+    wide = await world.submit(share, devices=two, time_limit=600)
+    long = await world.submit(share, devices=ONE_DEVICE, time_limit=3600)
+    short = await world.submit(share, devices=ONE_DEVICE, time_limit=900)
+    wanted = [short.job_id, wide.job_id, long.job_id, unbounded.job_id]
+    async with world.database.begin(TenantScope(share.tenant_id)) as unit:
+        assert [entry.job_id for entry in await list_queue(unit, share.virtual_pool_id, share.policy, 0, 10)] == wanted
+    assert [(await explain(world, share, job)).position for job in wanted] == [1, 2, 3, 4]
+    await world.leader().step()  # two do not fit beside the shortest, and hold up nobody
+    assert await started(world) == {short.job_id, long.job_id}
+
+
+async def test_queue_when_projects_share_fairly_then_positions_are_as_the_leader_goes(world: World) -> None:
+    await world.add_node(devices=2)
+    share = await world.add_virtual_pool(policy=QueuePolicy.FAIR_SHARE)
+    project = await world.add_project(share.tenant_id)
+    flood = [await world.submit(share, devices=ONE_DEVICE, priority=90, project=project) for _ in range(4)]
+    mine = [await world.submit(share, devices=ONE_DEVICE) for _ in range(2)]
+    leader = world.leader()
+    assert (await explain(world, share, mine[0].job_id)).position == 6, "nobody has looked: near the end"
+    await leader.step()
+    assert await started(world) == {flood[0].job_id, mine[0].job_id}
+    await leader.step()
+    wanted = [flood[1].job_id, mine[1].job_id, flood[2].job_id, flood[3].job_id]
+    async with world.database.begin(TenantScope(share.tenant_id)) as unit:
+        assert [entry.job_id for entry in await list_queue(unit, share.virtual_pool_id, share.policy, 0, 10)] == wanted
+    assert [(await explain(world, share, job)).position for job in wanted] == [1, 2, 3, 4]

@@ -11,7 +11,7 @@ from millpond_contracts.bodies.bills import PriceLine, PriceVersionView
 from millpond_contracts.bodies.jobs import DeviceRequest, GroupSpec, JobSpec, JobView, Resources, RetrySpec, RunSpec
 from millpond_contracts.bodies.nodes import CordonReason, DeviceView, DrainView, NodeState, NodeView
 from millpond_contracts.bodies.pools import DeviceSharing, NodeSelector, PoolIsolation, PoolView
-from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy, Role, VirtualPoolView
+from millpond_contracts.bodies.tenants import Limit, Limits, ProjectView, QueuePolicy, Role, VirtualPoolView
 from millpond_contracts.bodies.work import (
     Assignment,
     HeldAllocation,
@@ -29,6 +29,7 @@ from millpond_contracts.ids import (
     PoolId,
     PriceBookId,
     PriceVersionId,
+    ProjectId,
     TenantId,
     VirtualPoolId,
 )
@@ -39,6 +40,7 @@ from millpond_kernel.doorbell import DoorListener
 from millpond_kernel.tenancy import Principal
 from millpond_scheduler.loops.leader import Leader, LeaderPolicy
 from millpond_scheduler.providers.bells import NodeBell
+from millpond_scheduler.store.views import write_project
 from millpond_scheduler.usecases.jobs import cancel_job, submit_job
 from millpond_scheduler.usecases.nodes import take_node, take_pool
 from millpond_scheduler.usecases.prices import take_price
@@ -91,6 +93,7 @@ def make_spec(virtual_pool: VirtualPoolId, **changes: Any) -> JobSpec:
         time_limit_seconds=changes.get("time_limit"),
         retry=changes.get("retry", RetrySpec()),
         labels=changes.get("labels", {}),
+        project_id=changes.get("project"),
     )
 
 
@@ -190,7 +193,11 @@ class World:
         )
 
     async def add_virtual_pool(
-        self, tenant: TenantId | None = None, given: Limits | None = None, generation: int = 1
+        self,
+        tenant: TenantId | None = None,
+        given: Limits | None = None,
+        generation: int = 1,
+        policy: QueuePolicy = QueuePolicy.PRIORITY,
     ) -> VirtualPoolView:
         view = VirtualPoolView(
             virtual_pool_id=VirtualPoolId.new(),
@@ -198,7 +205,7 @@ class World:
             pool_id=self.pool.pool_id,
             name="share",
             limits=given or limits(),
-            policy=QueuePolicy.PRIORITY,
+            policy=policy,
             labels={},
             created_at=START,
             generation=generation,
@@ -209,6 +216,14 @@ class World:
     async def tell_virtual_pool(self, view: VirtualPoolView) -> None:
         async with self.database.begin(SYSTEM) as unit:
             await take_virtual_pool(unit, view)
+
+    async def add_project(self, tenant: TenantId) -> ProjectId:
+        project = ProjectView(
+            project_id=ProjectId.new(), tenant_id=tenant, name="vision", labels={}, created_at=START, generation=1
+        )
+        async with self.database.begin(SYSTEM) as unit:
+            await write_project(unit, project, deleted=False)
+        return project.project_id
 
     async def add_price(
         self,

@@ -7,7 +7,8 @@ import pytest
 from millpond_contracts.bodies.tenants import Limit, QueuePolicy
 from millpond_contracts.ids import TaskId, VirtualPoolId
 from millpond_scheduler.domain.candidates import CandidateCache
-from millpond_scheduler.domain.cycle import find_positions, order_queue, plan_batch
+from millpond_scheduler.domain.cycle import plan_batch
+from millpond_scheduler.domain.order import order_queue
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.verdicts import Reason
 from tests.unit.scheduler.world import (
@@ -42,8 +43,7 @@ def test_order_when_a_virtual_pool_is_fifo_then_its_priorities_do_not_count() ->
     (first,) = world.submit(request(), priority=1)
     (second,) = world.submit(request(), priority=99)
     ordered = order_queue(world.queue, world.pools)
-    assert [task.id for task in ordered] == [first, second]
-    assert find_positions(ordered) == {first: 1, second: 2}
+    assert [task.id for task in ordered[VirtualPoolId(int=1)]] == [first, second]
 
 
 def test_blocked_head_when_its_flavor_is_full_then_other_flavors_go_on() -> None:

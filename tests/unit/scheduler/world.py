@@ -9,12 +9,12 @@ from millpond_contracts.bodies.jobs import TaskKind
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy
 from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement
-from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, TaskId, TenantId, VirtualPoolId
+from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.resources import DeviceKind, Isolation, Taint
-from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, VirtualPoolState, device
+from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, VirtualPoolState, add_amounts, device
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
-from millpond_scheduler.domain.plans import Claim, Plan, Reclaim
+from millpond_scheduler.domain.plans import Claim, Holding, Plan, Reclaim
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import DeviceDemand, Gang, QueuedTask, RequestClass
@@ -150,7 +150,14 @@ class World:
         return world
 
     def submit(
-        self, wanted: RequestClass, times: int = 1, *, priority: int = 50, pool: int | None = None
+        self,
+        wanted: RequestClass,
+        times: int = 1,
+        *,
+        priority: int = 50,
+        pool: int | None = None,
+        project: int | None = None,
+        work: int | None = None,
     ) -> list[TaskId]:
         """Queue equal tasks in the virtual pool of the request's tenant, or in the numbered one."""
         tenants = {state.tenant: state.id for state in self.pools.values()}
@@ -158,7 +165,14 @@ class World:
         made = []
         for _ in range(times):
             task = QueuedTask(
-                TaskId(int=self.next_task), JobId(int=self.next_task), chosen, wanted, priority, self.now_us
+                TaskId(int=self.next_task),
+                JobId(int=self.next_task),
+                chosen,
+                wanted,
+                priority,
+                self.now_us,
+                project=None if project is None else ProjectId(int=project),
+                work=work,
             )
             self.next_task += 1
             self.queue.append(task)
@@ -183,18 +197,32 @@ class World:
         """What each virtual pool holds, summed from the holdings."""
         used: dict[VirtualPoolId, dict[Resource, int]] = defaultdict(lambda: defaultdict(int))
         for holding in self.snapshot.list_holdings():
-            mine = used[self.owner[holding.task]]
-            mine[CPU] += holding.cpu_milli
-            mine[MEMORY] += holding.memory_mib
-            flavor = self.flavors.get(holding.task)
-            if flavor is not None:
-                mine[device(flavor)] += holding.device_milli
+            add_amounts(used[self.owner[holding.task]], self.demand_of(holding))
         return used
+
+    def usage_by_project(self) -> dict[VirtualPoolId, dict[ProjectId | None, dict[Resource, int]]]:
+        """The same by project."""
+        used: dict[VirtualPoolId, dict[ProjectId | None, dict[Resource, int]]] = {}
+        for holding in self.snapshot.list_holdings():
+            task = self.submitted[holding.task]
+            mine = used.setdefault(task.virtual_pool, {}).setdefault(task.project, {})
+            add_amounts(mine, self.demand_of(holding))
+        return used
+
+    def demand_of(self, holding: Holding) -> dict[Resource, int]:
+        """What a holding counts against limits."""
+        demand = {CPU: holding.cpu_milli, MEMORY: holding.memory_mib}
+        if (flavor := self.flavors.get(holding.task)) is not None:
+            demand[device(flavor)] = holding.device_milli
+        return demand
 
     def states(self) -> dict[VirtualPoolId, VirtualPoolState]:
         """The virtual pools with what they hold now."""
-        used = self.usage()
-        return {key: replaced(state, used=dict(used.get(key, {}))) for key, state in self.pools.items()}
+        used, used_by = self.usage(), self.usage_by_project()
+        return {
+            key: replaced(state, used=dict(used.get(key, {})), used_by=used_by.get(key, {}))
+            for key, state in self.pools.items()
+        }
 
     def plan(self, max_tasks: int = 500) -> Plan:
         """Plan one batch and leave it on the snapshot, undoable."""

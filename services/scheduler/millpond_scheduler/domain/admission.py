@@ -10,8 +10,8 @@ from functools import partial
 from typing import NamedTuple
 
 from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy
-from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
-from millpond_scheduler.domain.plans import AdmissionLine
+from millpond_contracts.ids import PoolId, ProjectId, TenantId, VirtualPoolId
+from millpond_scheduler.domain.plans import AdmissionLine, Placement
 from millpond_scheduler.domain.verdicts import Reason
 
 
@@ -33,9 +33,23 @@ def device(flavor: str) -> Resource:
     return Resource("device", flavor)
 
 
+def demand_of(placement: Placement) -> dict[Resource, int]:
+    """What a placement counts against the limits of its virtual pool."""
+    demand = {CPU: placement.holding.cpu_milli, MEMORY: placement.holding.memory_mib}
+    if placement.flavor is not None:
+        demand[device(placement.flavor)] = placement.holding.device_milli
+    return demand
+
+
+def add_amounts(sums: dict[Resource, int], amounts: Mapping[Resource, int], sign: int = 1) -> None:
+    """Adds amounts to sums, or takes them off."""
+    for resource, amount in amounts.items():
+        sums[resource] = sums.get(resource, 0) + sign * amount
+
+
 @dataclass(frozen=True, slots=True)
 class VirtualPoolState:
-    """A tenant's share of a pool: its limits and what its live allocations hold."""
+    """A tenant's share of a pool: its limits and what its live allocations hold, in all and by project."""
 
     id: VirtualPoolId
     tenant: TenantId
@@ -43,6 +57,7 @@ class VirtualPoolState:
     limits: Limits
     used: Mapping[Resource, int] = field(default_factory=dict)
     policy: QueuePolicy = QueuePolicy.PRIORITY
+    used_by: Mapping[ProjectId | None, Mapping[Resource, int]] = field(default_factory=dict)
 
     def limit_of(self, resource: Resource) -> Limit:
         """The limit on a resource; a flavor that is not named may not be used at all."""
@@ -81,6 +96,7 @@ class PoolBalance:
         self._free_of = free_of
         self._free: dict[Resource, int] | None = None
         self._unfilled: dict[Resource, int] = {}
+        self._guaranteed: set[Resource] | None = None
 
     def short_of(self, resource: Resource, amount: int, own_unfilled: int) -> int:
         """How much would be missing to others' unused guarantees if so much more were borrowed."""
@@ -89,6 +105,17 @@ class PoolBalance:
         if others <= 0:
             return 0  # nothing is kept for others; whether there is room at all is the filters' business
         return amount + others - free.get(resource, 0)
+
+    def is_guaranteed(self, resource: Resource) -> bool:
+        """Whether any of it is guaranteed to anybody."""
+        if self._guaranteed is None:
+            self._guaranteed = {
+                limited
+                for member in self._members
+                for limited in member.state.list_limited()
+                if member.state.limit_of(limited).guaranteed
+            }
+        return resource in self._guaranteed
 
     def count(self) -> Mapping[Resource, int]:
         """What is free, counted on the pool as it is at the first call."""
@@ -126,6 +153,23 @@ class Balance:
     def is_guaranteed(self, resource: Resource, amount: int) -> bool:
         """Whether so much more would still be its own share, not borrowed."""
         return self._used.get(resource, 0) + amount <= self.state.limit_of(resource).guaranteed
+
+    @property
+    def used(self) -> Mapping[Resource, int]:
+        """What it holds, and what the batch has given or promised it."""
+        return self._used
+
+    def is_own(self, base: Mapping[Resource, int], any_of: Mapping[Resource, int], tasks: int = 1) -> bool:
+        """Whether so many tasks more would hold nothing but its own share: all of `base`, and one of `any_of`.
+
+        What nobody of the pool is guaranteed is nobody's share: there is nothing to borrow.
+        """
+        if not all(self._stays_own(resource, tasks * amount) for resource, amount in base.items()):
+            return False
+        return not any_of or any(self._stays_own(resource, tasks * amount) for resource, amount in any_of.items())
+
+    def _stays_own(self, resource: Resource, amount: int) -> bool:
+        return not amount or self.is_guaranteed(resource, amount) or not self._pool.is_guaranteed(resource)
 
     def count_pool(self) -> None:
         """Counts the pool now, before a trial changes what is free in it."""
@@ -185,6 +229,10 @@ class Ledger:
         self._balances = {key: Balance(state, pools[state.pool]) for key, state in virtual_pools.items()}
         for balance in self._balances.values():
             members[balance.state.pool].append(balance)
+
+    def states(self) -> Mapping[VirtualPoolId, VirtualPoolState]:
+        """The virtual pools as they were before the batch."""
+        return {key: balance.state for key, balance in self._balances.items()}
 
     def find_balance(self, virtual_pool: VirtualPoolId) -> Balance | None:
         """The balance of a virtual pool, None when it is not known."""

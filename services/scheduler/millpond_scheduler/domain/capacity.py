@@ -1,8 +1,9 @@
-"""What of a pool is free, summed over the nodes that take new work."""
+"""What a pool has: of it what is free on the nodes that take new work, and in all."""
 
 import numpy as np
 
 from millpond_contracts.ids import PoolId
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, device
 from millpond_scheduler.domain.snapshot import Snapshot
 
@@ -18,3 +19,14 @@ def sum_free(snapshot: Snapshot, pool: PoolId) -> dict[Resource, int]:
     for index, name in enumerate(snapshot.flavors.values):
         free[device(name)] = int(milli[usable & (flavor == index)].sum())
     return free
+
+
+def sum_total(snapshot: Snapshot, pool: PoolId) -> dict[Resource, int]:
+    """What all nodes of a pool have together, in each resource's unit, whether they take new work or not."""
+    columns = snapshot.columns
+    rows = np.flatnonzero((columns.pool == snapshot.pools.find(pool))[: columns.rows])
+    flavor = columns.device_flavor[rows]
+    total = {CPU: int(columns.cpu_total[rows].sum()), MEMORY: int(columns.memory_total[rows].sum())}
+    for index, name in enumerate(snapshot.flavors.values):
+        total[device(name)] = int(np.count_nonzero(flavor == index)) * WHOLE_DEVICE_MILLI
+    return total

@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.ids import NodeId, PoolId, TaskId, VirtualPoolId
-from millpond_scheduler.domain.admission import CPU, MEMORY, Balance, Ledger, Resource, VirtualPoolState, device
+from millpond_scheduler.domain.admission import CPU, MEMORY, Balance, Ledger, VirtualPoolState, demand_of, device
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
-from millpond_scheduler.domain.capacity import sum_free
+from millpond_scheduler.domain.capacity import sum_free, sum_total
 from millpond_scheduler.domain.earmarks import find_nearest
-from millpond_scheduler.domain.gangs import find_gang_rows, list_units
+from millpond_scheduler.domain.fair_share import FairShares
+from millpond_scheduler.domain.gangs import find_gang_rows
+from millpond_scheduler.domain.order import Turns
 from millpond_scheduler.domain.plans import (
     AdmissionLine,
     Claim,
@@ -55,8 +56,9 @@ class _Batch:
     policy: Policy
     now_us: int
     lent: Lent
+    turns: Turns
     claims: dict[TaskId, Claim]
-    placements: list[Placement] = field(default_factory=list)
+    placements: list[Placement]
     rejections: dict[TaskId, Rejection] = field(default_factory=dict)
     blocked: dict[tuple[VirtualPoolId, RequestClass, int], Rejection] = field(default_factory=dict)
     earmarks: dict[TaskId, NodeId] = field(default_factory=dict)
@@ -103,13 +105,14 @@ def plan_batch(
     cache = cache or CandidateCache(snapshot, distance=policy.distance)
     ledger = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool))
     lent = Lent(snapshot, virtual_pools, list_running)
-    batch = _Batch(snapshot, cache, ledger, policy, now_us, lent, dict(claims))
+    placements: list[Placement] = []
+    turns = Turns(ledger, cache, FairShares(lambda pool: sum_total(snapshot, pool)), claims, placements)
+    batch = _Batch(snapshot, cache, ledger, policy, now_us, lent, turns, dict(claims), placements)
     for claimant, claim in claims.items():
         batch.keep(claimant, map(snapshot.find_row, claim.nodes))
     mark, examined = snapshot.mark(), 0
-    # 1. Order: whoever was promised room, then priority, then age, then id.
-    units = list_units(order_queue(queue, virtual_pools))
-    for unit in sorted(units, key=lambda unit: unit[0].id not in claims) if claims else units:
+    # 1. Order: whoever was promised room, then in turns whoever stands first.
+    for unit in turns.take(queue):
         if batch.placements and len(batch.placements) + len(unit) > max_tasks:
             break
         if [task for task in unit if snapshot.find_holding(task.id) is not None]:
@@ -122,23 +125,6 @@ def plan_batch(
     return Plan(
         tuple(batch.placements), batch.rejections, batch.earmarks, examined, mark, reclaims=tuple(batch.reclaims)
     )
-
-
-def order_queue(queue: Iterable[QueuedTask], virtual_pools: VirtualPools) -> list[QueuedTask]:
-    """The tasks in the order of decision. In a first-in-first-out virtual pool every task has priority 0."""
-    fifo = {key for key, state in virtual_pools.items() if state.policy is QueuePolicy.FIFO}
-    if not fifo:
-        return sorted(queue, key=lambda task: task.order_key)
-    return sorted(queue, key=lambda task: (0, *task.order_key[1:]) if task.virtual_pool in fifo else task.order_key)
-
-
-def find_positions(ordered: Iterable[QueuedTask]) -> dict[TaskId, int]:
-    """Each task's place in the queue of its virtual pool, 1 = next; the tasks come in the order of decision."""
-    counts: dict[VirtualPoolId, int] = {}
-    positions: dict[TaskId, int] = {}
-    for task in ordered:
-        counts[task.virtual_pool] = positions[task.id] = counts.get(task.virtual_pool, 0) + 1
-    return positions
 
 
 def admit(balance: Balance | None, candidates: Candidates) -> Admission:
@@ -234,7 +220,7 @@ def _is_promised(batch: _Batch, unit: tuple[QueuedTask, ...]) -> bool:
     if claim is None:
         return False
     for placement in claim.placements:
-        balance.charge(_demand_of(placement))  # so that the next one of this virtual pool is not promised the same
+        balance.charge(demand_of(placement))  # so that the next one of this virtual pool is not promised the same
     return True
 
 
@@ -302,17 +288,9 @@ def _give_back(batch: _Batch, mark: int, placed: int) -> None:
     for placement in batch.placements[placed:]:
         balance = batch.ledger.find_balance(placement.virtual_pool)
         assert balance is not None, "it was charged before"
-        balance.charge({resource: -amount for resource, amount in _demand_of(placement).items()})
+        balance.charge({resource: -amount for resource, amount in demand_of(placement).items()})
     del batch.placements[placed:]
     batch.snapshot.undo_to(mark)
-
-
-def _demand_of(placement: Placement) -> dict[Resource, int]:
-    holding = placement.holding
-    demand = {CPU: holding.cpu_milli, MEMORY: holding.memory_mib}
-    if placement.flavor is not None:
-        demand[device(placement.flavor)] = holding.device_milli
-    return demand
 
 
 def _decide(batch: _Batch, task: QueuedTask, kept_rows: Collection[int]) -> Rejection | None:
@@ -342,7 +320,7 @@ def _place(batch: _Batch, task: QueuedTask, balance: Balance, candidates: Candid
     snapshot.place(holding)
     flavor = snapshot.find_flavor(picks[0].device) if picks else None
     placement = Placement(holding, task.virtual_pool, flavor, node.incarnation)
-    balance.charge(_demand_of(placement))
+    balance.charge(demand_of(placement))
     batch.placements.append(placement)
 
 

@@ -11,7 +11,8 @@ from millpond_contracts.bodies.scaling import DemandShape
 from millpond_contracts.ids import PoolId, TaskId, VirtualPoolId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, VirtualPoolState, device
-from millpond_scheduler.domain.cycle import VirtualPools, order_queue
+from millpond_scheduler.domain.cycle import VirtualPools
+from millpond_scheduler.domain.order import order_queue
 from millpond_scheduler.domain.plans import Rejection
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, Reason
@@ -72,7 +73,7 @@ def sum_demand(
     rooms: dict[VirtualPoolId, _Headroom] = {}
     counts: dict[tuple[PoolId, RequestClass, tuple[str, ...], int], int] = {}
     wanted = [task for task in waiting if task.id in rejections and _is_wanted(task.request, rejections[task.id])]
-    for task in order_queue(wanted, virtual_pools):
+    for task in (task for tasks in order_queue(wanted, virtual_pools).values() for task in tasks):
         state = virtual_pools.get(task.virtual_pool)
         if state is None:
             continue

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from millpond_contracts.bodies.jobs import TaskKind
 from millpond_contracts.ecosystem import EcosystemRequirement
-from millpond_contracts.ids import JobId, NodeId, PoolId, TaskId, TenantId, VirtualPoolId
+from millpond_contracts.ids import JobId, NodeId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import MAX_COUNT, MAX_CPU_MILLI, MAX_MEMORY_MIB, WHOLE_DEVICE_MILLI
 from millpond_contracts.resources import DeviceKind
 
@@ -94,7 +94,8 @@ class Gang:
 class QueuedTask:
     """One waiting attempt. `queued_at_us` is the first attempt's instant, so that a retry keeps its place.
 
-    `failed_on` is the node where the former attempt failed: it is taken only when no other is free.
+    `failed_on` is the node where the former attempt failed: it is taken only when no other is free. `work` = how long
+    it takes at most times its devices (`measure_work`), None without a time limit.
     """
 
     id: TaskId
@@ -105,8 +106,18 @@ class QueuedTask:
     queued_at_us: int
     gang: Gang | None = None
     failed_on: NodeId | None = None
+    project: ProjectId | None = None
+    work: int | None = None
 
     @property
     def order_key(self) -> tuple[int, int, int]:
         """Priority first, then age, then the id, so that the order never depends on how the queue was read."""
         return (-self.priority, self.queued_at_us, self.id.int)
+
+
+def measure_work(time_limit_seconds: int | None, device_milli: int, tasks: int) -> int | None:
+    """How much a task, or a gang of so many, may hold at most, in seconds times device milli; None without a limit.
+
+    What holds no devices goes before everything that does, by its time.
+    """
+    return None if time_limit_seconds is None else time_limit_seconds * max(1, device_milli * tasks)

@@ -8,12 +8,14 @@ from uuid import UUID
 import asyncpg
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import GroupView, JobKind, JobSpec, JobState, JobView, TaskState
+from millpond_contracts.bodies.jobs import GroupSpec, GroupView, JobKind, JobSpec, JobState, JobView, TaskState
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_kernel.filters import EVER, Span, Where
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.domain.requests import measure_work
 
 _SUBMIT = """
 WITH j AS (
@@ -21,9 +23,10 @@ WITH j AS (
         generation)
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', 1) RETURNING created_at
 ), t AS (
-    INSERT INTO task (id, job_id, tenant_id, virtual_pool_id, group_name, index, attempt, priority, queued_at, state)
-    SELECT x.id, $1, $2, $4, x.g, x.i, 1, $8, j.created_at, 'pending'
-    FROM j, unnest($11::uuid[], $12::text[], $13::int[]) AS x(id, g, i)
+    INSERT INTO task (id, job_id, tenant_id, virtual_pool_id, group_name, index, attempt, priority, queued_at, state,
+        work)
+    SELECT x.id, $1, $2, $4, x.g, x.i, 1, $8, j.created_at, 'pending', x.w
+    FROM j, unnest($11::uuid[], $12::text[], $13::int[], $14::bigint[]) AS x(id, g, i, w)
 ), c AS (
     INSERT INTO change (kind, object_id) SELECT 'task', unnest($11::uuid[])
 )
@@ -40,7 +43,8 @@ async def insert_job(
     pool: PoolId,
 ) -> datetime:
     """Stores a job with its waiting tasks and tells the leader; returns the instant of its creation."""
-    places = [(group.name, index) for group in spec.groups for index in range(group.count)]
+    places = [(group, index) for group in spec.groups for index in range(group.count)]
+    work = {group.name: work_of(spec, group) for group in spec.groups}
     created: datetime = await unit.fetchval(
         _SUBMIT,
         job,
@@ -54,10 +58,18 @@ async def insert_job(
         spec.labels,
         spec.model_dump(mode="json"),
         [TaskId.new() for _ in places],
-        [group for group, _ in places],
+        [group.name for group, _ in places],
         [index for _, index in places],
+        [work[group.name] for group, _ in places],
     )
     return created
+
+
+def work_of(spec: JobSpec, group: GroupSpec) -> int | None:
+    """How much a task of a group may hold at most, a gang as a whole, as `measure_work` counts it."""
+    # A slice by memory alone is counted as a whole device: what it takes depends on the device that it gets.
+    milli = sum(device.count * (device.milli or WHOLE_DEVICE_MILLI) for device in group.resources.devices)
+    return measure_work(spec.time_limit_seconds, milli, group.count if group.gang else 1)
 
 
 def job_view(row: asyncpg.Record, groups: Iterable[GroupView]) -> JobView:
@@ -180,7 +192,8 @@ async def list_waiting(unit: UnitOfWork, tasks: Sequence[UUID] | None) -> list[a
     """Waiting tasks (None = all) with what the leader needs of their jobs, but their jobs' specifications."""
     return await unit.fetch(
         "SELECT t.id, t.job_id, t.tenant_id, t.virtual_pool_id, t.group_name, t.index, t.attempt, t.priority,"
-        " t.queued_at, t.failed_on FROM task t WHERE t.state = 'pending' AND ($1::uuid[] IS NULL OR t.id = ANY($1))",
+        " t.queued_at, t.failed_on, t.work FROM task t WHERE t.state = 'pending'"
+        " AND ($1::uuid[] IS NULL OR t.id = ANY($1))",
         tasks,
     )
 

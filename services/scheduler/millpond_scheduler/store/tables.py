@@ -75,6 +75,7 @@ task = Table(
     Column("exit_code", Integer, nullable=True),
     UniqueConstraint("job_id", "group_name", "index", name="task_place"),
     Column("failed_on", Uuid, nullable=True),
+    Column("work", BigInteger, nullable=True),
 )
 
 Index(
@@ -155,6 +156,7 @@ verdict = Table(
     Column("message", Text, nullable=False),
     Column("body", JSONB, nullable=False),
     Column("as_of", INSTANT, nullable=False),
+    Column("position", Integer, nullable=True),
 )
 
 log = Table(

@@ -1,5 +1,6 @@
 """Rows that answer why something waits: verdicts, places in the queue, use against limits."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 import asyncpg
@@ -10,8 +11,12 @@ from millpond_contracts.ids import JobId, PoolId, TenantId, VirtualPoolId
 from millpond_kernel.filters import Where
 from millpond_kernel.uow import UnitOfWork
 
-# The order of decision as SQL; a first-in-first-out queue gives every task priority 0.
-_KEY = "(CASE WHEN {fifo} THEN 0 ELSE -{t}.priority END, {t}.queued_at, {t}.id)"
+# What comes before age in the order of a virtual pool's policy, as SQL: the same as the domain's `order.key_of`.
+_FIRST = {
+    QueuePolicy.FIFO: "0::bigint",
+    QueuePolicy.PRIORITY: "-{t}.priority",
+    QueuePolicy.SHORTEST_JOB_FIRST: "coalesce({t}.work, 1::bigint << 62)",
+}
 
 _USAGE_KEY = "concat_ws('/', u.virtual_pool_id::text, resource, flavor)"
 
@@ -28,9 +33,20 @@ async def find_decided_at(unit: UnitOfWork) -> datetime | None:
 
 
 async def find_position(unit: UnitOfWork, job: JobId, virtual_pool: VirtualPoolId, policy: QueuePolicy) -> int | None:
-    """The job's place among the waiting jobs of its virtual pool, 1 = next; None when none of its tasks waits."""
-    fifo = "true" if policy is QueuePolicy.FIFO else "false"
-    mine, other = _KEY.format(fifo=fifo, t="m"), _KEY.format(fifo=fifo, t="t")
+    """The job's place among the waiting jobs of its virtual pool, 1 = next; None when none of its tasks waits.
+
+    With fair share it depends on what each project holds: then it is the place that the leader saw last.
+    """
+    if policy is QueuePolicy.FAIR_SHARE:
+        seen: int | None = await unit.fetchval(
+            "SELECT coalesce(v.position, (SELECT count(DISTINCT job_id) FROM task"
+            "   WHERE virtual_pool_id = $2 AND state = 'pending'))"
+            " FROM task t LEFT JOIN verdict v USING (job_id) WHERE t.job_id = $1 AND t.state = 'pending' LIMIT 1",
+            job,
+            virtual_pool,
+        )
+        return seen
+    mine, other = (f"({_FIRST[policy].format(t=t)}, {t}.queued_at, {t}.id)" for t in ("m", "t"))
     position: int | None = await unit.fetchval(
         f"SELECT 1 + (SELECT count(DISTINCT t.job_id) FROM task t WHERE t.virtual_pool_id = $2 AND t.state = 'pending'"
         f" AND t.job_id <> $1 AND {other} < {mine})"
@@ -42,20 +58,30 @@ async def find_position(unit: UnitOfWork, job: JobId, virtual_pool: VirtualPoolI
     return position
 
 
+async def write_positions(unit: UnitOfWork, positions: Mapping[JobId, int]) -> None:
+    """Notes the places of jobs whose order only the leader knows; those without one lose theirs."""
+    await unit.execute(
+        "UPDATE verdict v SET position = x.p FROM (SELECT w.job_id AS j, y.p FROM verdict w"
+        " LEFT JOIN unnest($1::uuid[], $2::int[]) AS y(j, p) ON y.j = w.job_id"
+        " WHERE w.position IS DISTINCT FROM y.p) AS x WHERE v.job_id = x.j",
+        list(positions),
+        list(positions.values()),
+    )
+
+
 async def list_queue(
     unit: UnitOfWork, virtual_pool: VirtualPoolId, policy: QueuePolicy, after: int, limit: int
 ) -> list[QueueEntry]:
     """Waiting jobs of a virtual pool in order, after so many places."""
-    fifo = policy is QueuePolicy.FIFO
+    first = "v.position, -q.priority" if policy is QueuePolicy.FAIR_SHARE else _FIRST[policy].format(t="q")
     rows = await unit.fetch(
         "SELECT j.id, j.name, j.priority, j.created_at, q.pending, v.dominant, v.message FROM ("
         "  SELECT job_id, count(*) AS pending, max(priority) AS priority, min(queued_at) AS queued_at,"
-        "  min(id::text) AS id"
+        "  min(work) AS work, min(id::text) AS id"
         "  FROM task WHERE virtual_pool_id = $1 AND state = 'pending' GROUP BY job_id) AS q"
         " JOIN job j ON j.id = q.job_id LEFT JOIN verdict v ON v.job_id = j.id"
-        " ORDER BY CASE WHEN $2 THEN 0 ELSE -q.priority END, q.queued_at, q.id OFFSET $3 LIMIT $4",
+        f" ORDER BY {first}, q.queued_at, q.id OFFSET $2 LIMIT $3",
         virtual_pool,
-        fifo,
         after,
         limit,
     )

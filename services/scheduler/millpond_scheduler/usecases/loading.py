@@ -114,6 +114,7 @@ async def _load_virtual_pools(unit: UnitOfWork, shard: Shard) -> None:
             pool=PoolId.of(row["pool_id"]),
             limits=views.limits_of(row),
             used=shard.used.setdefault(key, {}),
+            used_by=shard.used_by.setdefault(key, {}),
             policy=views.policy_of(row),
         )
     shard.limits = {key: state.limits for key, state in shard.virtual_pools.items()}
@@ -179,6 +180,8 @@ async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | N
                 queued_at_us=microseconds_of(row["queued_at"]),
                 failed_on=None if row["failed_on"] is None else NodeId.of(row["failed_on"]),
                 gang=Gang(job.id, row["group_name"], group.gang_size) if group.gang_size else None,
+                project=job.project,
+                work=row["work"],
             ),
             facts=job,
             group=row["group_name"],

@@ -17,7 +17,7 @@ from millpond_contracts.bodies.plans import (
 )
 from millpond_contracts.bodies.verdicts import Verdict
 from millpond_contracts.errors import ErrorCode
-from millpond_contracts.ids import JobId, PoolId, TaskId, TenantId
+from millpond_contracts.ids import JobId, PoolId, ProjectId, TaskId, TenantId
 from millpond_contracts.prices import (
     EXACT,
     SMALLEST_PER_UNIT,
@@ -35,6 +35,7 @@ from millpond_scheduler.domain import offers
 from millpond_scheduler.domain.offers import AskedTask, DryRunner
 from millpond_scheduler.domain.requests import Gang, QueuedTask
 from millpond_scheduler.store import views
+from millpond_scheduler.store.jobs import work_of
 from millpond_scheduler.usecases.distances import distance_view
 from millpond_scheduler.usecases.jobs import find_project
 from millpond_scheduler.usecases.mirror import Mirror
@@ -53,6 +54,7 @@ class Asked:
     spec: JobSpec
     tenant: TenantId
     pool: PoolId
+    project: ProjectId | None
     shows_nodes: bool
 
 
@@ -66,8 +68,8 @@ async def read_asked(unit: UnitOfWork, caller: Principal, spec: JobSpec) -> Aske
     if virtual_pool is None:
         raise ProblemError(ErrorCode.VIRTUAL_POOL_UNKNOWN, f"There is no virtual pool {spec.virtual_pool}.")
     tenant = TenantId.of(virtual_pool["tenant_id"])
-    await find_project(unit, caller, spec, tenant)
-    return Asked(spec, tenant, PoolId.of(virtual_pool["pool_id"]), shows_nodes=caller.tenant_id is None)
+    project = await find_project(unit, caller, spec, tenant)
+    return Asked(spec, tenant, PoolId.of(virtual_pool["pool_id"]), project, shows_nodes=caller.tenant_id is None)
 
 
 def make_plan(mirror: Mirror, asked: Asked) -> PlanView:
@@ -109,6 +111,8 @@ def _list_tasks(asked: Asked, now_us: int) -> list[AskedTask]:
                 spec.priority,
                 now_us,
                 Gang(job, group.name, group.count) if group.gang else None,
+                project=asked.project,
+                work=work_of(spec, group),
             ),
         )
         for group, request in ((each, request_class(asked.tenant, asked.pool, _stored(each))) for each in spec.groups)

@@ -25,7 +25,7 @@ from millpond_contracts.ids import (
     TenantId,
     VirtualPoolId,
 )
-from millpond_scheduler.domain.admission import Resource, VirtualPoolState, with_reserved
+from millpond_scheduler.domain.admission import Resource, VirtualPoolState, add_amounts, with_reserved
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.plans import Claim, Placement
@@ -112,6 +112,7 @@ class Shard:
     devices: dict[DeviceId, DeviceView] = field(default_factory=dict)
     prices: list[Price] = field(default_factory=list)
     used: dict[VirtualPoolId, dict[Resource, int]] = field(default_factory=dict)
+    used_by: dict[VirtualPoolId, dict[ProjectId | None, dict[Resource, int]]] = field(default_factory=dict)
     claims: dict[TaskId, ClaimMemory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -226,6 +227,7 @@ class Shard:
         claim.nodes.add(record.node)
 
     def _count(self, record: AllocationRecord, sign: int) -> None:
-        used = self.used.setdefault(record.virtual_pool, {})
-        for resource, amount in demand_of(record.cpu_milli, record.memory_mib, record.flavor, record.devices).items():
-            used[resource] = used.get(resource, 0) + sign * amount
+        demand = demand_of(record.cpu_milli, record.memory_mib, record.flavor, record.devices)
+        add_amounts(self.used.setdefault(record.virtual_pool, {}), demand, sign)
+        of_project = self.used_by.setdefault(record.virtual_pool, {}).setdefault(record.project, {})
+        add_amounts(of_project, demand, sign)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.bodies.verdicts import AdmissionView, Unblock
 from millpond_contracts.events.scheduler import AdmissionChanged
 from millpond_contracts.ids import JobId, TaskId, TenantId, VirtualPoolId
@@ -14,7 +15,11 @@ from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.explain import Explanation, explain
 from millpond_scheduler.domain.plans import AdmissionLine, Rejection
 from millpond_scheduler.domain.verdicts import Reason
+from millpond_scheduler.store.verdicts import write_positions
 from millpond_scheduler.usecases.shard import Shard, WaitingTask
+
+# So many places of one queue are told where only the leader knows its order; whoever is behind them is near its end.
+MAX_POSITIONS = 1000
 
 
 @dataclass(slots=True)
@@ -23,6 +28,7 @@ class VerdictMemory:
 
     written: dict[JobId, str] = field(default_factory=dict)
     blocked: dict[tuple[VirtualPoolId, str, str], AdmissionLine] = field(default_factory=dict)
+    positions: dict[JobId, int] | None = None
     is_loaded: bool = False
 
 
@@ -53,6 +59,10 @@ async def write_verdicts(
         " ON CONFLICT (shard) DO UPDATE SET decided_at = excluded.decided_at",
         now,
     )
+    positions = _list_positions(shard, rejections)
+    if positions != memory.positions:
+        await write_positions(unit, positions)
+        memory.positions = positions
     blocked = _blocked_lines(shard, rejections)
     await _tell_admission(unit, shard, memory.blocked, blocked, now)
     memory.written = {job: body for job, (_, body) in found.items()}
@@ -89,6 +99,21 @@ def _explain_all(shard: Shard, rejections: Mapping[TaskId, Rejection]) -> Iterab
             told = explain(shard.snapshot, first.queued, shard.virtual_pools, rejection=rejection, cache=shard.cache)
             body = shared[key] = json.dumps(verdict_body(told))
         yield first, body
+
+
+def _list_positions(shard: Shard, rejections: Mapping[TaskId, Rejection]) -> dict[JobId, int]:
+    """The places of jobs in queues whose order depends on what runs: as they were looked at, the first thousand."""
+    positions: dict[JobId, int] = {}
+    counts: dict[VirtualPoolId, int] = {}
+    fair = {key for key, state in shard.virtual_pools.items() if state.policy is QueuePolicy.FAIR_SHARE}
+    for task in rejections if fair else ():
+        waiting = shard.waiting.get(task)
+        if waiting is None or waiting.facts.id in positions or waiting.queued.virtual_pool not in fair:
+            continue
+        counts[waiting.queued.virtual_pool] = place = counts.get(waiting.queued.virtual_pool, 0) + 1
+        if place <= MAX_POSITIONS:
+            positions[waiting.facts.id] = place
+    return positions
 
 
 def verdict_body(told: Explanation) -> dict[str, Any]:

@@ -129,8 +129,17 @@ class Limits(Incoming):
 
 
 class QueuePolicy(StrEnum):
+    """Which of a virtual pool's own jobs goes first; whose turn it is among virtual pools is another matter.
+
+    fifo: the oldest. priority: the highest priority, then the oldest. shortest_job_first: the one whose time limit
+    times its devices is least; jobs without a time limit last. fair_share: of the tenant's projects the one that
+    holds least of the pool, of its jobs the highest priority.
+    """
+
     FIFO = "fifo"
     PRIORITY = "priority"
+    SHORTEST_JOB_FIRST = "shortest_job_first"
+    FAIR_SHARE = "fair_share"
 
 
 class VirtualPoolSpec(Incoming):
