@@ -36,6 +36,9 @@ async def furnish(services: Services) -> None:
     tenant = (await operator("POST", "/v1/tenants", {"name": "acme"}, expect=201)).json()["tenant_id"]
     await operator("POST", "/v1/projects", {"name": "vision", "tenant_id": tenant}, expect=201)
     flavor = "nvidia-a100-sxm4-80gb"
+    template = {"model": "A100 SXM4 80GB", "devices": 1, "cpu_milli": 8000, "memory_mib": 32_000}
+    policy = {"name": "grow", "pool_id": pool, "flavor": flavor, "enabled": False, "template": template}
+    await eventually(lambda: made(operator, "/v1/scaling-policies", policy))
     limits = {"cpu": {"guaranteed": 1000}, "memory": {"guaranteed": 1024}, "devices": {flavor: {"borrow": 2000}}}
     share = {"name": "share", "tenant_id": tenant, "pool_id": pool, "limits": limits}
     await eventually(lambda: made(operator, "/v1/virtual-pools", share))

@@ -5,6 +5,7 @@ from fastapi import FastAPI
 
 from millpond_autoscaler.routes import decisions, orders, policies, signals
 from millpond_autoscaler.settings import Settings
+from millpond_autoscaler.usecases.snapshots import list_policy_items
 from millpond_kernel.app import ServiceApp, build_app
 
 
@@ -14,6 +15,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
         ServiceApp(
             settings=settings or Settings(),
             routers=(policies.router, decisions.router, orders.router, signals.router),
+            snapshots={"scaling-policies": list_policy_items},
             standstill="pools neither grow nor shrink; what runs is untouched",
             transport=transport,
         )

@@ -13,6 +13,7 @@ from millpond_kernel.outbox import doorbell_channel
 from millpond_kernel.pausing import Stop
 from millpond_kernel.streams import Consumer
 from millpond_kernel.worker import ServiceWorker, WorkerKernel
+from millpond_scheduler.consumers.autoscaler import autoscaler_consumer
 from millpond_scheduler.consumers.billing import billing_consumer
 from millpond_scheduler.consumers.quota import quota_consumer
 from millpond_scheduler.consumers.registry import registry_consumer
@@ -48,7 +49,8 @@ def create_worker(
         )
         bell = NodeBell(kernel.redis, chosen.redis_prefix)
         loops = upkeep_loops(kernel.database, bell, LogFolder(chosen.log_folder), rules)
-        consumers = [registry_consumer(leader.wake), quota_consumer(leader.wake), billing_consumer(leader.wake)]
+        followed = (registry_consumer, quota_consumer, billing_consumer, autoscaler_consumer)
+        consumers = [consumer(leader.wake) for consumer in followed]
         return consumers, [*loops, _watch(leader)]
 
     def tasks(kernel: WorkerKernel) -> Sequence[Callable[[Stop], Awaitable[None]]]:

@@ -187,6 +187,7 @@ async def test_job_when_its_pool_is_full_then_it_waits_with_a_reason_and_is_not_
 ) -> None:
     for _ in range(2):
         await world.add_node(devices=1)
+    await world.tell_scaling_policy(max_nodes=2)
     share = await world.add_virtual_pool()
     await world.submit(share, count=2, devices=ONE_DEVICE)
     leader = world.leader()
@@ -202,9 +203,15 @@ async def test_job_when_its_pool_is_full_then_it_waits_with_a_reason_and_is_not_
         assert not await leader.step()
     assert await world.value("SELECT attempt FROM task WHERE job_id = $1", waiting.job_id) == 1
     assert await world.value("SELECT dominant FROM verdict") == "not_enough_devices"
+    at_largest = "the pool is at its largest size, 2 of 2 nodes with t4"
+    assert str(await world.value("SELECT message FROM verdict")).endswith(at_largest)
     assert await world.value(told) == events
     assert await world.value("SELECT as_of FROM verdict") == written
     assert await world.value("SELECT count(*) FROM change") == 0
+    await world.tell_scaling_policy(max_nodes=3, generation=2)
+    await leader.step()
+    await leader.step()
+    assert at_largest not in str(await world.value("SELECT message FROM verdict"))
 
 
 async def test_node_when_cut_off_during_a_cancel_then_the_quota_is_free_at_a_stated_time_and_the_agent_told_n3(

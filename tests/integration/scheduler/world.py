@@ -11,6 +11,7 @@ from millpond_contracts.bodies.bills import PriceLine, PriceVersionView
 from millpond_contracts.bodies.jobs import DeviceRequest, GroupSpec, JobSpec, JobView, Resources, RetrySpec, RunSpec
 from millpond_contracts.bodies.nodes import CordonReason, DeviceView, DrainView, NodeState, NodeView
 from millpond_contracts.bodies.pools import DeviceSharing, NodeSelector, PoolIsolation, PoolView
+from millpond_contracts.bodies.scaling import NodeTemplate, ScalingPolicyView, ScalingRules
 from millpond_contracts.bodies.tenants import Limit, Limits, ProjectView, QueuePolicy, Role, VirtualPoolView
 from millpond_contracts.bodies.work import (
     Assignment,
@@ -30,6 +31,7 @@ from millpond_contracts.ids import (
     PriceBookId,
     PriceVersionId,
     ProjectId,
+    ScalingPolicyId,
     TenantId,
     VirtualPoolId,
 )
@@ -41,6 +43,7 @@ from millpond_kernel.tenancy import Principal
 from millpond_scheduler.loops.leader import Leader, LeaderPolicy
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store.views import write_project
+from millpond_scheduler.usecases.growth import take_scaling_policy
 from millpond_scheduler.usecases.jobs import cancel_job, submit_job
 from millpond_scheduler.usecases.nodes import take_node, take_pool
 from millpond_scheduler.usecases.prices import take_price
@@ -117,6 +120,7 @@ class World:
     nodes: dict[NodeId, NodeView] = field(default_factory=dict)
     boots: dict[NodeId, str] = field(default_factory=dict)
     prices: dict[PriceVersionId, PriceVersionView] = field(default_factory=dict)
+    scaling_policy: ScalingPolicyId = field(default_factory=ScalingPolicyId.new)
     clock_ms: int = 1_000_000
     sequence: int = 0
 
@@ -251,6 +255,21 @@ class World:
     async def tell_price(self, price: PriceVersionView) -> None:
         async with self.database.begin(SYSTEM) as unit:
             await take_price(unit, price)
+
+    async def tell_scaling_policy(self, max_nodes: int, flavor: str = "t4", generation: int = 1) -> None:
+        policy = ScalingPolicyView(
+            scaling_policy_id=self.scaling_policy,
+            name="grow",
+            pool_id=self.pool.pool_id,
+            flavor=flavor,
+            template=NodeTemplate(model="A100 SXM4 80GB", devices=1, cpu_milli=8000, memory_mib=32_000),
+            rules=ScalingRules(max_nodes=max_nodes),
+            enabled=True,
+            created_at=START,
+            generation=generation,
+        )
+        async with self.database.begin(SYSTEM) as unit:
+            await take_scaling_policy(unit, policy, deleted=False)
 
     async def submit(self, share: VirtualPoolView, **changes: Any) -> JobView:
         caller = member(share.tenant_id)

@@ -1,6 +1,6 @@
 """Why a task waits, for people: one dominant reason, a count per reason, its limits, and what would let it start."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -14,10 +14,11 @@ from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.cycle import VirtualPools, decide_rejection, list_lines
 from millpond_scheduler.domain.earmarks import find_nearest, missing_devices
 from millpond_scheduler.domain.gangs import count_fitting
+from millpond_scheduler.domain.growth import GrowthLimit, LargestSize, find_reached
 from millpond_scheduler.domain.plans import AdmissionLine, GangRoom, Rejection
 from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.snapshot import Snapshot
-from millpond_scheduler.domain.verdicts import CODES, Reason, describe_reason
+from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, CODES, Reason, describe_reason
 from millpond_scheduler.domain.views import RowView
 
 _LIMITS = frozenset({Reason.LIMIT_REACHED, Reason.GUARANTEE_OF_OTHERS})
@@ -64,6 +65,7 @@ def explain(
     cache: CandidateCache | None = None,
     *,
     is_trial: bool = False,
+    growth: Iterable[GrowthLimit] = (),
 ) -> Explanation:
     """Explain one waiting task from the snapshot as it is.
 
@@ -72,6 +74,7 @@ def explain(
         rejection: what the last cycle said of it, which alone knows of earmarks and of the batch's order.
         cache: the remembered scores of this snapshot, if the caller keeps them.
         is_trial: whether the rejection is of a dry run, of which nothing is carried out.
+        growth: how large pools may grow.
     """
     cache = cache or CandidateCache(snapshot)
     candidates = cache.get(task.request)
@@ -89,6 +92,8 @@ def explain(
     message = describe_reason(dominant, rejection.counts.get(dominant, 0), nodes, is_trial=is_trial)
     if nodes and nearest is None and dominant not in _LIMITS:
         message += "; even with nothing running no node that takes work could hold it"
+    reached = find_reached(snapshot, candidates, growth) if dominant in CAPACITY_REASONS else []
+    message += "".join(f"; {_largest_size(size)}" for size in reached)
     if rejection.gang is not None:
         message = f"room for {rejection.gang.fitting} of the gang's {size} tasks, which start together: {message}"
     return Explanation(
@@ -102,9 +107,18 @@ def explain(
         largest_free_milli=milli,
         could_ever_fit=nearest is not None,
         attributes=_count_attributes(snapshot, candidates),
-        would_unblock=tuple(_suggest(snapshot, candidates, rejection, lines, nearest)),
+        would_unblock=(*_suggest(snapshot, candidates, rejection, lines, nearest), *map(_grow, reached)),
         gang=rejection.gang,
     )
+
+
+def _largest_size(size: LargestSize) -> str:
+    return f"the pool is at its largest size, {size.nodes} of {size.limit.max_nodes} nodes with {size.limit.flavor}"
+
+
+def _grow(size: LargestSize) -> Unblock:
+    wanted = f"raise max_nodes of scaling policy {size.limit.policy}, which an operator can"
+    return Unblock(wanted, f"the pool may then grow beyond {size.limit.max_nodes} nodes with {size.limit.flavor}")
 
 
 def _hardest(counts: Mapping[Reason, int]) -> Reason:

@@ -347,6 +347,19 @@ project_view = Table(
     Column("generation", BigInteger, nullable=False),
 )
 
+scaling_policy_view = Table(
+    "scaling_policy_view",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("pool_id", Uuid, nullable=False),
+    Column("flavor", Text, nullable=False),
+    Column("max_nodes", Integer, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("deleted", Boolean, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+)
+
 price_view = Table(
     "price_view",
     metadata,

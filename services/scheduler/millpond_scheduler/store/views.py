@@ -9,9 +9,11 @@ import asyncpg
 from millpond_contracts.bodies.bills import PriceVersionView
 from millpond_contracts.bodies.nodes import CordonReason, NodeState, NodeView
 from millpond_contracts.bodies.pools import PoolView
+from millpond_contracts.bodies.scaling import ScalingPolicyView
 from millpond_contracts.bodies.tenants import Limits, ProjectView, QueuePolicy, VirtualPoolView
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
 from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.domain.growth import GrowthLimit
 
 
 async def write_node(unit: UnitOfWork, node: NodeView) -> bool:
@@ -144,6 +146,33 @@ async def write_price(unit: UnitOfWork, price: PriceVersionView) -> bool:
         [line.model_dump(mode="json") for line in price.lines],
     )
     return touched == 1
+
+
+async def write_scaling_policy(unit: UnitOfWork, policy: ScalingPolicyView, *, deleted: bool) -> bool:
+    """Takes a scaling policy as the autoscaler tells it; False = it was known as newly or newer."""
+    touched = await unit.execute(
+        "INSERT INTO scaling_policy_view AS v (id, name, pool_id, flavor, max_nodes, enabled, deleted, generation)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO UPDATE SET name = excluded.name,"
+        " max_nodes = excluded.max_nodes, enabled = excluded.enabled, deleted = excluded.deleted,"
+        " generation = excluded.generation WHERE excluded.generation > v.generation",
+        policy.scaling_policy_id,
+        policy.name,
+        policy.pool_id,
+        policy.flavor,
+        policy.rules.max_nodes,
+        policy.enabled,
+        deleted,
+        policy.generation,
+    )
+    return touched == 1
+
+
+async def list_growth(unit: UnitOfWork) -> list[GrowthLimit]:
+    """How large the scaling policies in force let their pools grow."""
+    rows = await unit.fetch(
+        "SELECT name, pool_id, flavor, max_nodes FROM scaling_policy_view WHERE enabled AND NOT deleted ORDER BY id"
+    )
+    return [GrowthLimit(row["name"], PoolId.of(row["pool_id"]), row["flavor"], row["max_nodes"]) for row in rows]
 
 
 async def list_nodes(unit: UnitOfWork, nodes: Sequence[UUID] | None) -> list[asyncpg.Record]:

@@ -97,6 +97,7 @@ async def load_rules(unit: UnitOfWork, shard: Shard) -> None:
 
 async def _load_pools(unit: UnitOfWork, shard: Shard) -> None:
     shard.pools = {pool.pool_id: pool for pool in await views.list_pools(unit)}
+    shard.growth = await views.list_growth(unit)
     for pool in shard.pools.values():
         rules = pool_rules(pool)
         if shard.snapshot.rules_of(pool.pool_id) != rules:

@@ -28,6 +28,7 @@ from millpond_contracts.ids import (
 from millpond_scheduler.domain.admission import Resource, VirtualPoolState, add_amounts, with_reserved
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.distance import DistanceRules
+from millpond_scheduler.domain.growth import GrowthLimit
 from millpond_scheduler.domain.plans import Claim, Placement
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
@@ -111,6 +112,7 @@ class Shard:
     layouts: dict[NodeId, int] = field(default_factory=dict)
     devices: dict[DeviceId, DeviceView] = field(default_factory=dict)
     prices: list[Price] = field(default_factory=list)
+    growth: list[GrowthLimit] = field(default_factory=list)
     used: dict[VirtualPoolId, dict[Resource, int]] = field(default_factory=dict)
     used_by: dict[VirtualPoolId, dict[ProjectId | None, dict[Resource, int]]] = field(default_factory=dict)
     claims: dict[TaskId, ClaimMemory] = field(default_factory=dict)

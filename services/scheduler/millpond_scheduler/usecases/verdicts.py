@@ -96,7 +96,14 @@ def _explain_all(shard: Shard, rejections: Mapping[TaskId, Rejection]) -> Iterab
         key = (first.queued.virtual_pool, first.queued.request, id(rejection))
         body = shared.get(key)
         if body is None:
-            told = explain(shard.snapshot, first.queued, shard.virtual_pools, rejection=rejection, cache=shard.cache)
+            told = explain(
+                shard.snapshot,
+                first.queued,
+                shard.virtual_pools,
+                rejection=rejection,
+                cache=shard.cache,
+                growth=shard.growth,
+            )
             body = shared[key] = json.dumps(verdict_body(told))
         yield first, body
 
