@@ -35,7 +35,7 @@ from millpond_contracts.ids import (
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.outbox import doorbell_channel
-from millpond_scheduler.store.allocations import AllocationRecord, insert_allocations, update_allocations
+from millpond_scheduler.store.allocations import AllocationRecord, NewAllocation, insert_allocations, update_allocations
 from tests.benchmarks.figures import percentile, tell, tell_check
 from tests.benchmarks.owner import connect_owner, wait_until_quiet
 from tests.benchmarks.processes import cpu_ms_each, cpu_seconds, tree_of
@@ -137,9 +137,8 @@ class Lives:
         """Binds new allocations: one device, some CPU and memory, of no node and share that anything else knows."""
         now = datetime.now(UTC)
         records = [self._make(now) for _ in range(count)]
-        devices = [f"[{','.join(share.model_dump_json() for share in record.devices)}]" for record in records]
         async with self.database.begin(SYSTEM) as unit:
-            await insert_allocations(unit, records, ["{}"] * count, devices, 1, now)
+            await insert_allocations(unit, [_new(record) for record in records], 1, now)
             for record in records:
                 unit.emit(AllocationBound(allocation=record.view()), now)
         self.bound += records
@@ -221,6 +220,33 @@ class Lives:
             epoch=1,
             bound_at=now,
         )
+
+
+def _new(record: AllocationRecord) -> NewAllocation:
+    return NewAllocation(
+        id=record.id,
+        tenant=record.tenant,
+        project=record.project,
+        virtual_pool=record.virtual_pool,
+        pool=record.pool,
+        node=record.node,
+        job=record.job,
+        job_name=record.job_name,
+        labels="{}",
+        task=record.task,
+        group=record.group,
+        place=record.index,
+        attempt=record.attempt,
+        cpu_milli=record.cpu_milli,
+        memory_mib=record.memory_mib,
+        flavor=record.flavor,
+        devices=f"[{','.join(share.model_dump_json() for share in record.devices)}]",
+        price_version=record.price_version,
+        stop_grace_seconds=record.stop_grace_seconds,
+        time_limit_seconds=record.time_limit_seconds,
+        priority=record.priority,
+        gang=record.gang,
+    )
 
 
 def _mix(lives: Lives) -> Work:

@@ -1,64 +1,50 @@
-"""Durable placements a second through the real commit path: jobs in PostgreSQL, the leader's cycle, fsync on.
+"""Durable placements a second: the leader's own cycle without anything beside it, then a whole stack (`placing`).
 
-Each run submits jobs of one task, then lets the leader take them, plan, and commit task, allocation, node counters,
-usage and outbox rows in guarded transactions until nothing waits. Where the time goes stands beside each figure.
+The leader's: each run submits jobs of one task, then lets the leader take them, plan, and commit task, allocation, node
+counters, usage and outbox rows in guarded transactions until nothing waits, fsync on. Where the time goes stands beside
+each figure.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import cycle, islice
 
 from redis.asyncio import Redis
 
 from millpond.stack.ephemeral import EphemeralEngines
-from millpond_contracts.bodies.jobs import DeviceRequest
-from millpond_contracts.bodies.nodes import NodeState, NodeView
+from millpond_contracts.bodies.jobs import JobBatch
 from millpond_contracts.bodies.tenants import Limit, Limits, VirtualPoolView
-from millpond_contracts.ids import NodeId, TenantId
-from millpond_contracts.resources import Isolation
+from millpond_contracts.ids import TenantId
 from millpond_kernel.db import SYSTEM, Database, TenantScope
 from millpond_kernel.doorbell import DoorListener
 from millpond_kernel.outbox import Relay
 from millpond_scheduler.domain.plans import Plan
 from millpond_scheduler.loops.leader import Leader, LeaderPolicy
 from millpond_scheduler.providers.bells import NodeBell
-from millpond_scheduler.usecases.jobs import submit_job
+from millpond_scheduler.usecases.cycle import Batch
+from millpond_scheduler.usecases.jobs import submit_jobs
 from millpond_scheduler.usecases.recount import recount
 from millpond_scheduler.usecases.shard import Shard
+from tests.benchmarks import placing
+from tests.benchmarks.demand import ORDER, SHAPES, add_nodes
 from tests.benchmarks.figures import percentile, shorten_all, tell, tell_check
 from tests.integration.databases import Engines, MigratedDatabase, clone, make_template
-from tests.integration.scheduler.world import START, World, make_device, make_spec, member
+from tests.integration.scheduler.world import World, make_spec, member
 
 NODES = (1_200, 10_000)
 RUNS = 3
 TENANTS = 8
 SUBMITTED_TOGETHER = 250
-NODES_TOGETHER = 500
 PLENTY = Limit(guaranteed=1_000_000_000)
-
-# flavor, device memory (MiB); every node has 8 devices
-SHAPES = (("a100-80", 81_920), ("t4", 15_360), ("v100-32", 32_768), ("l20", 46_068))
-# weight of 100, CPU (milli), memory (MiB), what it asks of devices
-CLASSES = (
-    (40, 8_000, 32_768, DeviceRequest()),
-    (15, 4_000, 16_384, DeviceRequest(milli=500)),
-    (10, 2_000, 8_192, DeviceRequest(milli=250)),
-    (5, 2_000, 8_192, DeviceRequest(milli=250, memory_mib=4_096)),
-    (5, 16_000, 65_536, DeviceRequest(count=2)),
-    (3, 32_000, 131_072, DeviceRequest(count=4)),
-    (2, 64_000, 196_608, DeviceRequest(count=8)),
-    (20, 4_000, 16_384, None),
-)
-# The classes in a fixed order that spreads them evenly.
-ORDER = tuple(one for step in range(100) for one in CLASSES if (step * one[0]) % 100 < one[0])
 
 
 def measure() -> None:
-    """Both sizes on engines of their own."""
+    """Both sizes on engines of their own, then the stack."""
     with EphemeralEngines(durable=True) as engines:
         asyncio.run(_measure(Engines(engines.postgres_url, engines.redis_url)))
+    placing.measure()
 
 
 async def _measure(engines: Engines) -> None:
@@ -73,7 +59,7 @@ async def _measure_nodes(migrated: MigratedDatabase, nodes: int) -> None:
     world = World(database, redis, migrated.redis_prefix)
     try:
         await world.open()
-        await _add_nodes(world, nodes)
+        await add_nodes(database, world.pool.pool_id, nodes)
         shares = [await _add_virtual_pool(world) for _ in range(TENANTS)]
         leader = TimedLeader(database, NodeBell(redis, world.prefix), DoorListener(redis, f"{world.prefix}:bench"))
         began = time.monotonic()
@@ -81,12 +67,10 @@ async def _measure_nodes(migrated: MigratedDatabase, nodes: int) -> None:
         tell(f"scheduler.load_s.n{nodes}", [time.monotonic() - began], "s")
         tasks = min(5_000, 2 * nodes)
         runs = [await _run(world, leader, shares, tasks) for _ in range(RUNS)]
-        bar = ">= 2000" if nodes == max(NODES) else None
         tell(
-            f"scheduler.durable_placements_per_s.n{nodes}",
+            f"scheduler.leader_placements_per_s.n{nodes}",
             [run.placed / run.seconds for run in runs],
             "1/s",
-            bar=bar,
             tasks=tasks,
             spent_s=[shorten_all(run.spent) for run in runs],
         )
@@ -110,17 +94,14 @@ class Run:
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds that the parts of the leader's cycle took."""
+    """Seconds that the parts of the leader's cycle took; a batch is planned while the one before it is written."""
 
     seconds: dict[str, float] = field(default_factory=dict)
+    batches: list[float] = field(default_factory=list)
 
-    async def time(self, part: str, work: Callable[[], Awaitable[object]]) -> object:
-        """Runs the work and counts its time."""
-        began = time.monotonic()
-        try:
-            return await work()
-        finally:
-            self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - began
+    def add(self, part: str, began: float) -> None:
+        """Counts the time since then."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + time.monotonic() - began
 
 
 class TimedLeader(Leader):
@@ -132,34 +113,38 @@ class TimedLeader(Leader):
         self.spent = Spent()
 
     async def _take_changes(self) -> Shard:
-        shard = await self.spent.time("changes", super()._take_changes)
-        assert isinstance(shard, Shard)
-        return shard
+        began = time.monotonic()
+        try:
+            return await super()._take_changes()
+        finally:
+            self.spent.add("changes", began)
 
-    async def _plan(self, shard: Shard) -> Plan | None:
-        plan = await self.spent.time("plan", lambda: super(TimedLeader, self)._plan(shard))
-        assert plan is None or isinstance(plan, Plan)
-        return plan
+    def _decide(self, shard: Shard, now: datetime) -> Plan:
+        began = time.monotonic()
+        try:
+            return super()._decide(shard, now)
+        finally:
+            self.spent.add("plan", began)
 
-    async def _commit(self, shard: Shard, plan: Plan) -> bool:
-        return bool(await self.spent.time("commit", lambda: super(TimedLeader, self)._commit(shard, plan)))
+    async def _write(self, batch: Batch) -> Exception | None:
+        began = time.monotonic()
+        try:
+            return await super()._write(batch)
+        finally:
+            self.spent.add("write", began)
+            self.spent.batches.append(time.monotonic() - began)
 
 
 async def _run(world: World, leader: TimedLeader, shares: list[VirtualPoolView], tasks: int) -> Run:
     await _submit(world, shares, tasks)
     leader.spent = Spent()
-    batches: list[float] = []
     cpu, began = time.process_time(), time.monotonic()
-    is_busy = True
-    while is_busy:
-        at = time.monotonic()
-        is_busy = await leader.step()
-        if is_busy:
-            batches.append(time.monotonic() - at)
+    while await leader.step():
+        pass
     seconds = time.monotonic() - began
     assert leader.shard is not None
     spent = {**leader.spent.seconds, "python": time.process_time() - cpu, "wall": seconds}
-    return Run(tasks - len(leader.shard.waiting), seconds, batches, spent)
+    return Run(tasks - len(leader.shard.waiting), seconds, leader.spent.batches, spent)
 
 
 async def _submit(world: World, shares: list[VirtualPoolView], tasks: int) -> None:
@@ -168,72 +153,16 @@ async def _submit(world: World, shares: list[VirtualPoolView], tasks: int) -> No
     for start in range(0, tasks, SUBMITTED_TOGETHER):
         share = shares[start // SUBMITTED_TOGETHER % len(shares)]
         async with world.database.begin(TenantScope(share.tenant_id)) as unit:
-            for _, cpu, memory, devices in islice(requests, min(SUBMITTED_TOGETHER, tasks - start)):
-                spec = make_spec(share.virtual_pool_id, cpu=cpu, memory=memory, devices=devices)
-                await submit_job(unit, member(share.tenant_id), spec)
+            specs = tuple(
+                make_spec(share.virtual_pool_id, cpu=cpu, memory=memory, devices=devices)
+                for _, cpu, memory, devices in islice(requests, min(SUBMITTED_TOGETHER, tasks - start))
+            )
+            await submit_jobs(unit, member(share.tenant_id), JobBatch(jobs=specs))
 
 
 async def _add_virtual_pool(world: World) -> VirtualPoolView:
     limits = Limits(cpu=PLENTY, memory=PLENTY, devices={flavor: PLENTY for flavor, _ in SHAPES})
     return await world.add_virtual_pool(TenantId.new(), limits)
-
-
-async def _add_nodes(world: World, count: int) -> None:
-    """Views, counters and leases as the consumer and the first poll write them, many in one statement."""
-    nodes = [_make_node(world, index) for index in range(count)]
-    for start in range(0, count, NODES_TOGETHER):
-        some = nodes[start : start + NODES_TOGETHER]
-        async with world.database.begin(SYSTEM) as unit:
-            await unit.execute(
-                "INSERT INTO node_view (node_id, pool_id, body, removed, generation)"
-                " SELECT n, $2, b::jsonb, false, 1 FROM unnest($1::uuid[], $3::text[]) AS x(n, b)",
-                [node.node_id for node in some],
-                world.pool.pool_id,
-                [node.model_dump_json() for node in some],
-            )
-            await unit.execute(
-                "INSERT INTO node_guard (node_id, pool_id, open, incarnation, layout, total_cpu_milli,"
-                " total_memory_mib, device_count, device_ids, total_mib, free_cpu_milli, free_memory_mib, free_milli,"
-                " free_mib) SELECT n, $2, true, 1, 1, c, m, cardinality(d::text[]), d::text[], b::int[], c, m,"
-                " array_fill(1000, ARRAY[cardinality(d::text[])]), b::int[]"
-                " FROM unnest($1::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::text[]) AS x(n, c, m, d, b)",
-                [node.node_id for node in some],
-                world.pool.pool_id,
-                [node.cpu_milli for node in some],
-                [node.memory_mib for node in some],
-                [f"{{{','.join(str(device.device_id) for device in node.devices)}}}" for node in some],
-                [f"{{{','.join(str(device.memory_mib) for device in node.devices)}}}" for node in some],
-            )
-            await unit.execute(
-                "INSERT INTO node_lease (node_id, incarnation, renewed_at, leased_until, boot_id, exchange_at,"
-                " exchange_monotonic_ms)"
-                " SELECT unnest($1::uuid[]), 1, now(), now() + interval '1 day', 'boot-1', now(), 1",
-                [node.node_id for node in some],
-            )
-    async with world.database.begin(SYSTEM) as unit:
-        await unit.execute("ANALYZE")
-
-
-def _make_node(world: World, index: int) -> NodeView:
-    flavor, memory_mib = SHAPES[index % len(SHAPES)]
-    return NodeView(
-        node_id=NodeId.new(),
-        pool_id=world.pool.pool_id,
-        name=f"node-{index}",
-        state=NodeState.READY,
-        state_since=START,
-        schedulable=True,
-        incarnation=1,
-        boot_id="boot-1",
-        arch="x86_64",
-        cpu_milli=128_000,
-        memory_mib=1_048_576,
-        devices=tuple(make_device(flavor, memory_mib) for _ in range(8)),
-        runtimes=("process",),
-        isolation=Isolation.USER,
-        created_at=START,
-        generation=1,
-    )
 
 
 async def _check(world: World, placed: int) -> list[str]:

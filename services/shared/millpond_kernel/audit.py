@@ -5,6 +5,7 @@ The relay numbers them and chains them by hash, so that a change or a missing ro
 
 import hashlib
 import json
+import re
 from typing import Any
 
 import asyncpg
@@ -16,6 +17,7 @@ from millpond_kernel.uow import AuditEntry, UnitOfWork
 CHAIN_BATCH = 500
 # Never written down, whatever object holds them.
 _SECRET_FIELDS = {"secret", "token", "command", "env", "spec"}
+_NAMES_SECRET = re.compile(f'"({"|".join(sorted(_SECRET_FIELDS))})"')
 
 
 def audit(
@@ -42,7 +44,8 @@ def audit(
 
 
 def _shown(model: BaseModel) -> str:
-    return json.dumps(_without_secrets(model.model_dump(mode="json")))
+    text = model.model_dump_json()
+    return json.dumps(_without_secrets(json.loads(text))) if _NAMES_SECRET.search(text) else text
 
 
 def _without_secrets(value: Any) -> Any:

@@ -5,12 +5,12 @@ held; that keeps the order of an entity's events equal to the order of its chang
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -70,6 +70,17 @@ class AuditEntry:
     after: str | None = None
 
 
+class WrittenEvent(NamedTuple):
+    """An event as its outbox row tells it. `body` is JSON text; `happened_at` None = the database's clock."""
+
+    type: str
+    subject: str
+    tenant_id: UUID | None
+    generation: int
+    body: str
+    happened_at: datetime | None
+
+
 class UnitOfWork:
     """One open transaction. SQL goes through `fetch`, `fetchrow`, `fetchval`, `execute`: text, with $1 … $n."""
 
@@ -77,7 +88,7 @@ class UnitOfWork:
         self.connection = connection
         self.wrote_events = False
         self.ended = False
-        self._events: list[tuple[Event, datetime | None]] = []
+        self._events: list[WrittenEvent] = []
         self._audit: list[AuditEntry] = []
 
     @contextmanager
@@ -92,7 +103,14 @@ class UnitOfWork:
 
     def emit(self, event: Event, happened_at: datetime | None = None) -> None:
         """Adds an event that becomes true with this transaction; `happened_at` defaults to the database's clock."""
-        self._events.append((event, happened_at))
+        body = event.model_dump_json()
+        self._events.append(
+            WrittenEvent(event.type, event.subject(), event.tenant(), event.generation_of(), body, happened_at)
+        )
+
+    def emit_written(self, events: Iterable[WrittenEvent]) -> None:
+        """Adds events that become true by the thousand, and that their publisher has therefore written itself."""
+        self._events += events
 
     def record(self, entry: AuditEntry) -> None:
         """Adds an audit row to this transaction."""
@@ -139,18 +157,8 @@ class UnitOfWork:
             pass_point(FailPoint.AFTER_COMMIT)
 
 
-def _event_columns(events: Sequence[tuple[Event, datetime | None]]) -> tuple[list[Any], ...]:
-    tenants: list[UUID | None] = [event.tenant() for event, _ in events]
-    return (
-        [EventId.new() for _ in events],
-        [event.type for event, _ in events],
-        [event.subject() for event, _ in events],
-        tenants,
-        [event.generation_of() for event, _ in events],
-        [event.model_dump_json() for event, _ in events],
-        [happened_at for _, happened_at in events],
-        [None for _ in events],
-    )
+def _event_columns(events: Sequence[WrittenEvent]) -> tuple[Sequence[Any], ...]:
+    return (EventId.new_many(len(events)), *zip(*events, strict=True), [None] * len(events))
 
 
 def _audit_columns(entries: Sequence[AuditEntry]) -> tuple[list[Any], ...]:

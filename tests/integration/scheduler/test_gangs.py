@@ -11,10 +11,10 @@ from millpond_kernel.db import SYSTEM
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.loops.leader import Leader
 from millpond_scheduler.store.guards import GuardFailed
-from millpond_scheduler.usecases.cycle import commit_placements
+from millpond_scheduler.usecases.cycle import commit_batch
 from millpond_scheduler.usecases.leases import give_up
 from millpond_scheduler.usecases.stopping import stop
-from tests.integration.scheduler.test_guards import load
+from tests.integration.scheduler.test_guards import load, make_batch
 from tests.integration.scheduler.world import ONE_DEVICE, World, limits
 
 pytestmark = pytest.mark.integration
@@ -94,7 +94,7 @@ async def test_gang_when_the_hard_limit_shrinks_between_plan_and_commit_then_no_
     await world.tell_virtual_pool(share.model_copy(update=lowered))
     with pytest.raises(asyncpg.CheckViolationError):
         async with world.database.begin(SYSTEM) as unit:
-            await commit_placements(unit, lease, shard, plan.placements)
+            await commit_batch(unit, lease, make_batch(lease, shard, plan.placements))
     assert await world.value("SELECT count(*) FROM allocation") == 0
     await world.assert_counters_are_true()
 
@@ -107,7 +107,7 @@ async def test_commit_when_a_plan_holds_a_part_of_a_gang_then_refused(world: Wor
     plan = plan_batch(shard.snapshot, shard.queue(), shard.virtual_pools, 0, cache=shard.cache)
     with pytest.raises(GuardFailed, match="not whole"):
         async with world.database.begin(SYSTEM) as unit:
-            await commit_placements(unit, lease, shard, plan.placements[:1])
+            await commit_batch(unit, lease, make_batch(lease, shard, plan.placements[:1]))
     assert await world.value("SELECT count(*) FROM allocation") == 0
 
 

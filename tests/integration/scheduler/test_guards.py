@@ -1,7 +1,9 @@
 """What the database itself refuses: two holders of one slice, a former leader, too much use, broken counters."""
 
 import asyncio
+from collections.abc import Sequence
 from contextvars import Context
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import asyncpg
@@ -14,7 +16,7 @@ from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.plans import Placement
 from millpond_scheduler.loops.leader import LEASE_NAME
 from millpond_scheduler.store.guards import GuardFailed
-from millpond_scheduler.usecases.cycle import commit_placements
+from millpond_scheduler.usecases.cycle import Batch, commit_batch
 from millpond_scheduler.usecases.loading import load_shard
 from millpond_scheduler.usecases.shard import Shard
 from tests.integration.databases import MigratedDatabase
@@ -43,10 +45,14 @@ def plan_each(shard: Shard) -> list[Placement]:
     return placements
 
 
+def make_batch(lease: Lease, shard: Shard, placements: Sequence[Placement]) -> Batch:
+    return Batch(shard, lease.epoch, placements, datetime.now(UTC))
+
+
 async def commit(database: Database, lease: Lease, shard: Shard, placement: Placement) -> str:
     try:
         async with database.begin(SYSTEM) as unit:
-            await commit_placements(unit, lease, shard, [placement])
+            await commit_batch(unit, lease, make_batch(lease, shard, [placement]))
     except REFUSALS as error:
         return type(error).__name__
     return "won"
@@ -103,7 +109,7 @@ async def test_takeover_when_the_former_leader_is_inside_its_commit_then_it_wait
     await world.submit(share, devices=ONE_DEVICE)
     lease, shard = await load(world.database)
     async with world.database.begin(SYSTEM) as unit:
-        await commit_placements(unit, lease, shard, plan_each(shard))
+        await commit_batch(unit, lease, make_batch(lease, shard, plan_each(shard)))
         expiring = asyncio.create_task(expire_lease(world), context=Context())
         await asyncio.sleep(0.1)
         assert not expiring.done()  # the epoch is locked against a change until this transaction ends

@@ -26,7 +26,8 @@ async def test_memory_when_it_charges_what_ended_long_ago_then_alarmed_and_the_d
     for _ in range(5):
         await leader.step()
     assert leader.shard is not None
-    assert [record.job for record in leader.shard.live.values()] == [waiting.job_id]
+    bound = await world.value("SELECT id FROM allocation WHERE job_id = $1", waiting.job_id)
+    assert list(leader.shard.live) == [bound]
     assert ALARMS.labels("scheduler", "memory_drift")._value.get() == before + 1
     told = {event["counter"]: (event["expected"], event["found"]) for event in await world.events("usage_drift_found")}
     assert told[f"memory/allocation/{assignment.allocation_id}"] == (0, 1)

@@ -10,9 +10,9 @@ from millpond_contracts.ids import ReservationId
 from millpond_kernel.db import SYSTEM
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.store.guards import GuardFailed
-from millpond_scheduler.usecases.cycle import commit_placements
+from millpond_scheduler.usecases.cycle import commit_batch
 from millpond_scheduler.usecases.virtual_pools import take_reservation
-from tests.integration.scheduler.test_guards import load
+from tests.integration.scheduler.test_guards import load, make_batch
 from tests.integration.scheduler.test_reclaims import BORROWER, begin, with_devices
 from tests.integration.scheduler.world import LONG_AGO, ONE_DEVICE, World
 
@@ -103,5 +103,5 @@ async def test_commit_when_a_window_opened_since_the_plan_then_refused(world: Wo
     await reserve(world, holder)
     with pytest.raises(GuardFailed, match="reservations"):
         async with world.database.begin(SYSTEM) as unit:
-            await commit_placements(unit, lease, shard, plan.placements)
+            await commit_batch(unit, lease, make_batch(lease, shard, plan.placements))
     assert await world.value("SELECT count(*) FROM allocation") == 0

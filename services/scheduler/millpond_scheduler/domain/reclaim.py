@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from millpond_contracts.ids import JobId, NodeId, TaskId, VirtualPoolId
+from millpond_contracts.ids import JobId, NodeId, ProjectId, TaskId, VirtualPoolId
 from millpond_scheduler.domain.admission import CPU, MEMORY, Balance, Resource, VirtualPoolState, device
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.plans import Claim, Holding
@@ -37,6 +37,7 @@ class Running:
     started_us: int
     gang: tuple[JobId, str] | None = None
     is_stopping: bool = False
+    project: ProjectId | None = None
 
     @property
     def id(self) -> TaskId:

@@ -4,10 +4,12 @@ Idle it waits for the doorbell and looks once a second. Every transaction checks
 replaced without knowing it can write nothing.
 """
 
+import asyncio
 import gc
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -26,7 +28,7 @@ from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.comparing import COMPARE_SECONDS, MemoryCheck
-from millpond_scheduler.usecases.cycle import commit_placements
+from millpond_scheduler.usecases.cycle import Batch, commit_batch
 from millpond_scheduler.usecases.demand import DemandMemory, tell_demand
 from millpond_scheduler.usecases.loading import apply_changes, load_shard, refresh_shard
 from millpond_scheduler.usecases.reclaiming import commit_reclaims, note_reclaims
@@ -40,6 +42,8 @@ LEASE_NAME = "scheduler/shard-0"
 REPLAN_SECONDS = 10.0
 # So many refused batches in a row and the leader's memory is not trusted any more.
 MAX_REFUSED = 3
+# So long batch follows batch on what is known; then the leader looks what others changed.
+BATCHES_SECONDS = 0.5
 # A pool with more devices than this is worth hiding from the garbage collector.
 FREEZE_DEVICES = 1000
 
@@ -76,6 +80,8 @@ class Leader:
         self._refused = 0
         self._set_aside: dict[TaskId, float] = {}
         self._planned_at = 0.0
+        self._decided_at = datetime.fromtimestamp(0, UTC)
+        self._changes_until = 0.0
         self._verdicts_at = 0.0
         self._is_dirty = True
         self._rejections: Mapping[TaskId, Rejection] = {}
@@ -142,13 +148,17 @@ class Leader:
             return False
         shard = await self._take_changes()
         # 1-6: order, admit, choose, take, explain, keep free - see the domain's cycle.
-        plan = await self._plan(shard)
-        placed = False
-        if plan is not None and plan.placements:
-            placed = await self._commit(shard, plan)
+        plan, placed = await self._plan(shard), False
+        while plan is not None and plan.placements:
+            placed, done = True, plan
+            plan = await self._commit(shard, done)
             if self.shard is None:
                 return True  # refused once too often: everything is loaded anew before anybody is told anything
-        if plan is not None and plan.reclaims and (self._refused == 0 or not plan.placements):
+            if self._refused == 0 and done.reclaims:
+                await self._reclaim(shard, done)
+        # What was planned is what is held now: the trials become holdings.
+        shard.snapshot.keep()
+        if plan is not None and plan.reclaims:
             await self._reclaim(shard, plan)
         if not placed:
             await self._tell(shard)
@@ -189,6 +199,7 @@ class Leader:
             log.info("leader_loaded", epoch=lease.epoch, waiting=len(shard.waiting), live=len(shard.live))
         self.shard = shard
         self._is_dirty = self._is_dirty or changed
+        self._changes_until = time.monotonic() + BATCHES_SECONDS
         return shard
 
     async def _plan(self, shard: Shard) -> Plan | None:
@@ -197,8 +208,22 @@ class Leader:
             return None
         if not self._is_dirty and time.monotonic() - self._planned_at < REPLAN_SECONDS:
             return None
-        started = time.monotonic()
         now = await self._database.now()
+        return self._decide(shard, now)
+
+    async def _plan_ahead(self, shard: Shard, plan: Plan) -> Plan | None:
+        """The batch after one that is being written; None when nothing more waits, or it must be seen written first.
+
+        In a thread, so that the one that is being written is waited for by nobody.
+        """
+        is_over = time.monotonic() > self._changes_until
+        if is_over or plan.reclaims or self._refused or len(shard.waiting) <= len(plan.rejections):
+            return None
+        now = await self._database.now()
+        return await asyncio.to_thread(self._decide, shard, now)
+
+    def _decide(self, shard: Shard, now: datetime) -> Plan:
+        started = time.monotonic()
         shard.open_reservations(now)
         claims = shard.open_claims()
         plan = plan_batch(
@@ -215,7 +240,7 @@ class Leader:
         for claimant, claim in claims.items():
             if not claim.is_open:
                 del shard.claims[claimant]  # it was decided first, with all that was freed for it
-        self._planned_at = time.monotonic()
+        self._planned_at, self._decided_at = time.monotonic(), now
         LOOP_SECONDS.labels("scheduler", "plan").observe(self._planned_at - started)
         self._is_dirty = bool(plan.placements)
         self._rejections = plan.rejections
@@ -227,23 +252,50 @@ class Leader:
         self._set_aside = {task: until for task, until in self._set_aside.items() if until > now}
         return (task for task in shard.queue() if task.id not in self._set_aside)
 
-    async def _commit(self, shard: Shard, plan: Plan) -> bool:
-        started = time.monotonic()
+    async def _commit(self, shard: Shard, plan: Plan) -> Plan | None:
+        """Makes a plan durable while the next one is made, which is returned.
+
+        The next one counts on this one: when this one is refused, both are dropped.
+        """
+        started, following = time.monotonic(), None
         try:
-            async with self._database.begin(SYSTEM) as unit:
-                records = await commit_placements(unit, self._lease(), shard, plan.placements)
-        except (GuardFailed, asyncpg.IntegrityConstraintViolationError) as error:
-            shard.snapshot.undo_to(plan.mark)
+            batch = Batch(shard, self._lease().epoch, plan.placements, self._decided_at)
+        except GuardFailed as error:
+            self._undo(shard, plan)
             await self._recover(shard, plan.placements, error)
-            return True
-        # What was planned is what is held now: the trial becomes the holding.
-        shard.snapshot.keep()
-        for record in records:
-            shard.hold(record)
+            return None
+        batch.hold()
+        writing = asyncio.create_task(self._write(batch), name="batch")
+        try:
+            following = await self._plan_ahead(shard, plan)
+        finally:
+            await asyncio.wait([writing])
+        refused = writing.result()
+        if refused is not None:
+            if following is not None:
+                self._undo(shard, following)
+            self._undo(shard, plan)
+            batch.give_back()
+            await self._recover(shard, plan.placements, refused)
+            return None
         self._refused = 0
         LOOP_SECONDS.labels("scheduler", "bind").observe(time.monotonic() - started)
-        await self._bell.ring({record.node for record in records})
-        return True
+        await self._bell.ring(batch.nodes)
+        return following
+
+    async def _write(self, batch: Batch) -> Exception | None:
+        """Why the batch was refused; None = it is durable."""
+        try:
+            async with self._database.begin(SYSTEM) as unit:
+                await commit_batch(unit, self._lease(), batch)
+        except (GuardFailed, asyncpg.IntegrityConstraintViolationError) as error:
+            return error
+        return None
+
+    def _undo(self, shard: Shard, plan: Plan) -> None:
+        """Takes a plan off the snapshot; later ones were taken off before."""
+        for placement in reversed(plan.placements):
+            shard.snapshot.release_allocation(placement.holding.task)
 
     async def _reclaim(self, shard: Shard, plan: Plan) -> None:
         """Orders the victims to stop; when one of them has changed meanwhile, the next plan chooses anew."""

@@ -37,9 +37,12 @@ class NodeDelta:
         self.cpu_milli += cpu_milli
         self.memory_mib += memory_mib
         for share in devices:
-            key = str(share.device_id)
-            self.milli[key] = self.milli.get(key, 0) + share.milli
-            self.mib[key] = self.mib.get(key, 0) + (share.memory_mib or 0)
+            self.add_device(str(share.device_id), share.milli, share.memory_mib or 0)
+
+    def add_device(self, device: str, milli: int, memory_mib: int) -> None:
+        """Counts a share of a device."""
+        self.milli[device] = self.milli.get(device, 0) + milli
+        self.mib[device] = self.mib.get(device, 0) + memory_mib
 
 
 UsageDeltas: TypeAlias = dict[tuple[VirtualPoolId, Resource], int]
@@ -158,7 +161,7 @@ async def give_to_nodes(unit: UnitOfWork, deltas: Mapping[NodeId, NodeDelta]) ->
 
 
 def _columns(deltas: Mapping[NodeId, NodeDelta], sign: int) -> tuple[list[object], ...]:
-    ordered = [deltas[node] for node in sorted(deltas)]
+    ordered = list(deltas.values())  # the statement locks them in their order
     return (
         [delta.node for delta in ordered],
         [delta.incarnation for delta in ordered],

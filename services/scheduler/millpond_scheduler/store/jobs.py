@@ -1,8 +1,10 @@
 """Rows of jobs and of their tasks. A job's row is the lock of its tasks and allocations: it is taken before them."""
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -18,51 +20,61 @@ from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.requests import measure_work
 
 _SUBMIT = """
-WITH j AS (
+WITH x AS (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::text[], $8::int[],
+        $9::text[], $10::text[]) AS u(i, t, p, v, o, n, k, y, l, s)
+), j AS (
     INSERT INTO job (id, tenant_id, project_id, virtual_pool_id, pool_id, name, kind, priority, labels, spec, state,
         generation)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 'pending', 1) RETURNING created_at
+    SELECT i, t, p, v, o, n, k, y, l::jsonb, s::jsonb, 'pending', 1 FROM x ORDER BY i RETURNING id, created_at
 ), t AS (
     INSERT INTO task (id, job_id, tenant_id, virtual_pool_id, group_name, index, attempt, priority, queued_at, state,
         work)
-    SELECT x.id, $1, $2, $4, x.g, x.i, 1, $8, j.created_at, 'pending', x.w
-    FROM j, unnest($11::uuid[], $12::text[], $13::int[], $14::bigint[]) AS x(id, g, i, w)
+    SELECT a.id, x.i, x.t, x.v, a.g, a.n, 1, x.y, j.created_at, 'pending', a.w
+    FROM unnest($11::uuid[], $12::uuid[], $13::text[], $14::int[], $15::bigint[]) AS a(id, job, g, n, w)
+    JOIN x ON x.i = a.job JOIN j ON j.id = a.job ORDER BY a.id
 ), c AS (
     INSERT INTO change (kind, object_id) SELECT 'task', unnest($11::uuid[])
 )
-SELECT created_at FROM j
+SELECT id, created_at FROM j
 """
 
 
-async def insert_job(
-    unit: UnitOfWork,
-    job: JobId,
-    spec: JobSpec,
-    tenant: TenantId,
-    project: ProjectId | None,
-    pool: PoolId,
-) -> datetime:
-    """Stores a job with its waiting tasks and tells the leader; returns the instant of its creation."""
-    places = [(group, index) for group in spec.groups for index in range(group.count)]
-    work = {group.name: work_of(spec, group) for group in spec.groups}
-    created: datetime = await unit.fetchval(
+class NewJob(NamedTuple):
+    """A job to be stored, beside its specification."""
+
+    id: JobId
+    tenant: TenantId
+    project: ProjectId | None
+    pool: PoolId
+    spec: JobSpec
+
+
+async def insert_jobs(unit: UnitOfWork, new: Sequence[NewJob]) -> dict[JobId, datetime]:
+    """Stores jobs with their waiting tasks and tells the leader; the instants of their creation."""
+    places = [
+        (each.id, group.name, index, work)
+        for each in new
+        for group in each.spec.groups
+        for work in (work_of(each.spec, group),)
+        for index in range(group.count)
+    ]
+    rows = await unit.fetch(
         _SUBMIT,
-        job,
-        tenant,
-        project,
-        spec.virtual_pool,
-        pool,
-        spec.name,
-        spec.kind.value,
-        spec.priority,
-        spec.labels,
-        spec.model_dump(mode="json"),
-        [TaskId.new() for _ in places],
-        [group.name for group, _ in places],
-        [index for _, index in places],
-        [work[group.name] for group, _ in places],
+        [each.id for each in new],
+        [each.tenant for each in new],
+        [each.project for each in new],
+        [each.spec.virtual_pool for each in new],
+        [each.pool for each in new],
+        [each.spec.name for each in new],
+        [each.spec.kind.value for each in new],
+        [each.spec.priority for each in new],
+        [json.dumps(each.spec.labels) for each in new],
+        [each.spec.model_dump_json() for each in new],
+        TaskId.new_many(len(places)),
+        *zip(*places, strict=True),
     )
-    return created
+    return {JobId.of(row["id"]): row["created_at"] for row in rows}
 
 
 def work_of(spec: JobSpec, group: GroupSpec) -> int | None:
@@ -221,7 +233,7 @@ async def list_long_waiting(unit: UnitOfWork, seconds: int, jobs: int, tasks: in
 async def list_specs(unit: UnitOfWork, jobs: Sequence[UUID]) -> list[asyncpg.Record]:
     """What the leader keeps of jobs: names, labels, and groups without commands and environments as a JSON text."""
     return await unit.fetch(
-        "SELECT id, pool_id, project_id, name, labels, spec->'time_limit_seconds' AS time_limit_seconds,"
+        "SELECT id, pool_id, project_id, name, labels::text, spec->'time_limit_seconds' AS time_limit_seconds,"
         " (SELECT jsonb_agg((g - 'run') || jsonb_build_object('image', g->'run'->'image',"
         " 'simulated', coalesce(jsonb_typeof(g->'run'->'simulate') = 'object', false)))"
         "  FROM jsonb_array_elements(spec->'groups') AS g)::text AS groups FROM job WHERE id = ANY($1)",

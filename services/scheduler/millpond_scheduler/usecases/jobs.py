@@ -1,5 +1,7 @@
 """Jobs: submitting, reading, explaining and cancelling them."""
 
+from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 from millpond_contracts.bodies.allocations import AllocationState, EndReason
@@ -16,6 +18,7 @@ from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.states import is_final
 from millpond_scheduler.store import jobs, tasks, verdicts, views
 from millpond_scheduler.store.changes import ChangeKind, note_changes
+from millpond_scheduler.store.jobs import NewJob
 from millpond_scheduler.usecases.lives import Lives, lock_lives, write_lives
 
 SHOWN_TASKS = 500
@@ -29,19 +32,49 @@ async def submit_job(unit: UnitOfWork, caller: Principal, spec: JobSpec) -> JobV
     Raises:
         ProblemError: 404 for a virtual pool or a project that this tenant does not have.
     """
-    virtual_pool = await views.find_virtual_pool(unit, spec.virtual_pool)
+    return (await _submit(unit, caller, [spec]))[0]
+
+
+async def submit_jobs(unit: UnitOfWork, caller: Principal, batch: JobBatch) -> JobBatchView:
+    """Stores several jobs in one transaction.
+
+    Raises:
+        ProblemError: 404 for a virtual pool or a project that this tenant does not have; then none is stored.
+    """
+    return JobBatchView(jobs=await _submit(unit, caller, batch.jobs))
+
+
+async def _submit(unit: UnitOfWork, caller: Principal, specs: Sequence[JobSpec]) -> list[JobView]:
+    shares = {each.virtual_pool: await _get_share(unit, each.virtual_pool) for each in specs}
+    owners = {(each.project_id, shares[each.virtual_pool][0]): each for each in specs}
+    projects = {key: await find_project(unit, caller, each, key[1]) for key, each in owners.items()}
+    new = []
+    for key, spec in zip(JobId.new_many(len(specs)), specs, strict=True):
+        tenant, pool = shares[spec.virtual_pool]
+        new.append(NewJob(key, tenant, projects[spec.project_id, tenant], pool, spec))
+    created = await jobs.insert_jobs(unit, new)
+    made = [_view(each, created[each.id]) for each in new]
+    for view in made:
+        unit.emit(JobSubmitted(job=view), view.created_at)
+        audit(unit, caller, "job.submit", str(view.job_id), after=view)
+    return made
+
+
+async def _get_share(unit: UnitOfWork, key: VirtualPoolId) -> tuple[TenantId, PoolId]:
+    virtual_pool = await views.find_virtual_pool(unit, key)
     if virtual_pool is None:
-        raise ProblemError(ErrorCode.VIRTUAL_POOL_UNKNOWN, f"There is no virtual pool {spec.virtual_pool}.")
-    tenant, pool = TenantId.of(virtual_pool["tenant_id"]), PoolId.of(virtual_pool["pool_id"])
-    project = await find_project(unit, caller, spec, tenant)
-    job = JobId.new()
-    created = await jobs.insert_job(unit, job, spec, tenant, project, pool)
-    view = JobView(
-        job_id=job,
-        tenant_id=tenant,
-        project_id=project,
+        raise ProblemError(ErrorCode.VIRTUAL_POOL_UNKNOWN, f"There is no virtual pool {key}.")
+    return TenantId.of(virtual_pool["tenant_id"]), PoolId.of(virtual_pool["pool_id"])
+
+
+def _view(new: NewJob, created: datetime) -> JobView:
+    spec = new.spec
+    return JobView(
+        job_id=new.id,
+        tenant_id=new.tenant,
+        project_id=new.project,
         virtual_pool_id=spec.virtual_pool,
-        pool_id=pool,
+        pool_id=new.pool,
         name=spec.name,
         kind=spec.kind,
         priority=spec.priority,
@@ -56,18 +89,6 @@ async def submit_job(unit: UnitOfWork, caller: Principal, spec: JobSpec) -> JobV
         ended_at=None,
         generation=1,
     )
-    unit.emit(JobSubmitted(job=view), created)
-    audit(unit, caller, "job.submit", str(job), after=view)
-    return view
-
-
-async def submit_jobs(unit: UnitOfWork, caller: Principal, batch: JobBatch) -> JobBatchView:
-    """Stores several jobs in one transaction.
-
-    Raises:
-        ProblemError: 404 for a virtual pool or a project that this tenant does not have; then none is stored.
-    """
-    return JobBatchView(jobs=[await submit_job(unit, caller, spec) for spec in batch.jobs])
 
 
 async def find_project(unit: UnitOfWork, caller: Principal, spec: JobSpec, tenant: TenantId) -> ProjectId | None:

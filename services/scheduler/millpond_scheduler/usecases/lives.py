@@ -32,8 +32,7 @@ from millpond_scheduler.domain.states import (
 from millpond_scheduler.store import allocations, jobs
 from millpond_scheduler.store.allocations import AllocationRecord, GangEnd, allocation_record
 from millpond_scheduler.store.changes import ChangeKind, note_changes
-from millpond_scheduler.store.guards import NodeDelta, change_usage, give_to_nodes
-from millpond_scheduler.usecases.cycle import sum_usage
+from millpond_scheduler.store.guards import NodeDelta, UsageDeltas, change_usage, demand_of, give_to_nodes
 
 FINAL_STATE = {
     EndReason.COMPLETED: TaskState.SUCCEEDED,
@@ -321,7 +320,12 @@ async def _give_back(unit: UnitOfWork, records: Sequence[AllocationRecord]) -> N
         delta = deltas.setdefault(record.node, NodeDelta(record.node))
         delta.add(record.cpu_milli, record.memory_mib, record.devices)
     await give_to_nodes(unit, {delta.node: delta for delta in deltas.values()})
-    await change_usage(unit, sum_usage(records), -1)
+    usage: UsageDeltas = {}
+    for record in records:
+        for resource, amount in demand_of(record.cpu_milli, record.memory_mib, record.flavor, record.devices).items():
+            key = (record.virtual_pool, resource)
+            usage[key] = usage.get(key, 0) + amount
+    await change_usage(unit, usage, -1)
     await note_changes(unit, ChangeKind.ALLOCATION, [record.id for record in records])
 
 

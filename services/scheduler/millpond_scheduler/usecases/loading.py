@@ -24,9 +24,9 @@ from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import VirtualPoolState
 from millpond_scheduler.domain.distance import DistanceRules
+from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import Gang, QueuedTask
 from millpond_scheduler.store import allocations, jobs, views
-from millpond_scheduler.store.allocations import AllocationRecord
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.reservations import list_reservations
 from millpond_scheduler.usecases.records import (
@@ -34,6 +34,7 @@ from millpond_scheduler.usecases.records import (
     node_record,
     pool_rules,
     request_class,
+    running_of,
 )
 from millpond_scheduler.usecases.shard import GroupFacts, JobFacts, Price, Shard, WaitingTask
 
@@ -50,8 +51,7 @@ async def load_shard(unit: UnitOfWork, lease: Lease, distance: DistanceRules | N
     shard = Shard(distance=distance or DistanceRules())
     await load_rules(unit, shard)
     apply_nodes(shard, await views.list_nodes(unit, None))
-    for record in await allocations.list_live(unit):
-        shard.hold(record)
+    hold_rows(shard, await allocations.list_live(unit))
     await load_waiting(unit, shard, None)
     return shard
 
@@ -149,17 +149,28 @@ def apply_nodes(shard: Shard, rows: Sequence[asyncpg.Record]) -> None:
 
 async def _reread_live(unit: UnitOfWork, shard: Shard, nodes: Iterable[UUID]) -> None:
     wanted = set(nodes)
-    found = {record.id: record for record in await allocations.list_live(unit, list(wanted))}
-    for allocation, record in list(shard.live.items()) if len(wanted) > 64 else _on_nodes(shard, wanted):
-        if record.node in wanted and allocation not in found:
+    rows = await allocations.list_live(unit, list(wanted))
+    found = {row["id"] for row in rows}
+    for allocation, running in list(shard.live.items()) if len(wanted) > 64 else _on_nodes(shard, wanted):
+        if running.holding.node in wanted and allocation not in found:
             shard.release(allocation)
-    for record in found.values():
-        shard.hold(record)
+    hold_rows(shard, rows)
 
 
-def _on_nodes(shard: Shard, nodes: Iterable[UUID]) -> list[tuple[AllocationId, AllocationRecord]]:
+def _on_nodes(shard: Shard, nodes: Iterable[UUID]) -> list[tuple[AllocationId, Running]]:
     held = [holding.task for node in nodes for holding in shard.snapshot.list_holdings(NodeId.of(node))]
     return [(shard.holders[task], shard.live[shard.holders[task]]) for task in held if task in shard.holders]
+
+
+def hold_rows(shard: Shard, rows: Iterable[asyncpg.Record]) -> None:
+    """Takes live allocations as their rows tell them."""
+    for row in rows:
+        key, claimant = AllocationId.of(row["id"]), row["claimed_by"]
+        if key in shard.live:
+            continue
+        shard.hold(key, running_of(row))
+        if claimant is not None:
+            shard.note_stopping(key, TaskId.of(claimant))
 
 
 async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | None) -> None:

@@ -16,7 +16,7 @@ from millpond_contracts.prices import PublishedPrices
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.store import allocations, jobs, views
-from millpond_scheduler.usecases.loading import apply_nodes, load_rules, load_waiting
+from millpond_scheduler.usecases.loading import apply_nodes, hold_rows, load_rules, load_waiting
 from millpond_scheduler.usecases.records import published_prices
 from millpond_scheduler.usecases.shard import Shard
 
@@ -86,8 +86,7 @@ async def _refresh_allocations(unit: UnitOfWork, shard: Shard) -> None:
         shard.release(allocation)
     fresh = [each for each in live if AllocationId.of(each) not in shard.live]
     if fresh:
-        for record in await allocations.list_by_ids(unit, fresh):
-            shard.hold(record)
+        hold_rows(shard, await allocations.list_by_ids(unit, fresh))
     shard.claims.clear()
     for key, claimant in await allocations.list_stopping(unit):
         shard.note_stopping(key, claimant)

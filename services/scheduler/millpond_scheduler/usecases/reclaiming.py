@@ -63,9 +63,9 @@ async def find_above_limits(unit: UnitOfWork, now: datetime) -> list[UUID]:
         above.setdefault(row["virtual_pool_id"], {})[resource] = row["above"]
     found: list[UUID] = []
     for virtual_pool, amounts in above.items():
-        records = await allocations.list_live_of(unit, virtual_pool)
-        by_task = {record.task: record.id for record in records}
-        found += [by_task[task] for task in choose_above(map(running_of, records), amounts)]
+        rows = await allocations.list_live_of(unit, virtual_pool)
+        by_task = {row["task_id"]: row["id"] for row in rows}
+        found += [by_task[task] for task in choose_above(map(running_of, rows), amounts)]
     return found
 
 
@@ -74,5 +74,5 @@ def note_reclaims(shard: Shard, reclaims: Sequence[Reclaim]) -> None:
     for reclaim in reclaims:
         victims = {shard.holders[task] for task in reclaim.victims}
         for key in victims:
-            shard.live[key].state = AllocationState.RELEASING
+            shard.note_stopping(key, None)
         shard.claims[reclaim.claimant] = ClaimMemory(victims, set(reclaim.claim.nodes), reclaim.claim.placements)

@@ -10,7 +10,17 @@ from millpond_contracts.bodies.allocations import AllocationState
 from millpond_contracts.bodies.jobs import DeviceRequest, Preferences, Requirements, Toleration, minimum_value
 from millpond_contracts.bodies.nodes import CordonReason, DeviceView, NodeState, NodeView
 from millpond_contracts.bodies.pools import PoolIsolation, PoolView
-from millpond_contracts.ids import PoolId, PriceVersionId, TenantId
+from millpond_contracts.ids import (
+    DeviceId,
+    JobId,
+    NodeId,
+    PoolId,
+    PriceVersionId,
+    ProjectId,
+    TaskId,
+    TenantId,
+    VirtualPoolId,
+)
 from millpond_contracts.prices import PublishedPrices, Sku
 from millpond_contracts.quantities import microseconds_between
 from millpond_contracts.resources import DeviceHealth
@@ -18,7 +28,6 @@ from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodePro
 from millpond_scheduler.domain.plans import DevicePick, Holding
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import DeviceDemand, RequestClass
-from millpond_scheduler.store.allocations import AllocationRecord
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # `unknown` stops placing and keeps running work; `degraded` is a person's business, not the scheduler's.
@@ -117,28 +126,27 @@ def microseconds_of(instant: datetime) -> int:
     return microseconds_between(EPOCH, instant)
 
 
-def running_of(allocation: AllocationRecord) -> Running:
-    """An allocation as reclaim sees it."""
+def running_of(row: asyncpg.Record) -> Running:
+    """A live allocation's row as the leader keeps it."""
     return Running(
-        holding=holding_of(allocation),
-        virtual_pool=allocation.virtual_pool,
-        flavor=allocation.flavor,
-        priority=allocation.priority,
-        started_us=microseconds_of(allocation.bound_at),
-        gang=(allocation.job, allocation.group) if allocation.gang else None,
-        is_stopping=allocation.state is AllocationState.RELEASING,
-    )
-
-
-def holding_of(allocation: AllocationRecord) -> Holding:
-    """What an allocation holds."""
-    return Holding(
-        task=allocation.task,
-        node=allocation.node,
-        tenant=allocation.tenant,
-        cpu_milli=allocation.cpu_milli,
-        memory_mib=allocation.memory_mib,
-        devices=tuple(DevicePick(share.device_id, share.milli, share.memory_mib or 0) for share in allocation.devices),
+        holding=Holding(
+            task=TaskId.of(row["task_id"]),
+            node=NodeId.of(row["node_id"]),
+            tenant=TenantId.of(row["tenant_id"]),
+            cpu_milli=row["cpu_milli"],
+            memory_mib=row["memory_mib"],
+            devices=tuple(
+                DevicePick(DeviceId.parse(share["device_id"]), share["milli"], share["memory_mib"] or 0)
+                for share in row["devices"]
+            ),
+        ),
+        virtual_pool=VirtualPoolId.of(row["virtual_pool_id"]),
+        flavor=row["flavor"],
+        priority=row["priority"],
+        started_us=microseconds_of(row["bound_at"]),
+        gang=(JobId.of(row["job_id"]), row["group_name"]) if row["gang"] else None,
+        is_stopping=AllocationState(row["state"]) is AllocationState.RELEASING,
+        project=None if row["project_id"] is None else ProjectId.of(row["project_id"]),
     )
 
 

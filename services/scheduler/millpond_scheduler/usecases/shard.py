@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from uuid import UUID
 
-from millpond_contracts.bodies.allocations import AllocationState, DeviceShare
+from millpond_contracts.bodies.allocations import AllocationState
 from millpond_contracts.bodies.nodes import DeviceView
 from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.bodies.tenants import Limits
@@ -33,13 +33,7 @@ from millpond_scheduler.domain.plans import Claim, Placement
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
-from millpond_scheduler.store.allocations import AllocationRecord
-from millpond_scheduler.store.guards import demand_of
 from millpond_scheduler.store.reservations import ReservationRecord
-from millpond_scheduler.usecases.records import (
-    holding_of,
-    running_of,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +47,16 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What an allocation takes from its job; by group: what a task asks for, and how it starts and stops."""
+    """What an allocation takes from its job; by group: what a task asks for, and how it starts and stops.
+
+    `labels` is JSON text.
+    """
 
     id: JobId
     pool: PoolId
     project: ProjectId | None
     name: str
-    labels: dict[str, str]
+    labels: str
     time_limit_seconds: int | None
     groups: Mapping[str, GroupFacts]
 
@@ -107,7 +104,7 @@ class Shard:
     reservations: list[ReservationRecord] = field(default_factory=list)
     open_windows: frozenset[tuple[UUID, int]] = frozenset()
     waiting: dict[TaskId, WaitingTask] = field(default_factory=dict)
-    live: dict[AllocationId, AllocationRecord] = field(default_factory=dict)
+    live: dict[AllocationId, Running] = field(default_factory=dict)
     holders: dict[TaskId, AllocationId] = field(default_factory=dict)
     layouts: dict[NodeId, int] = field(default_factory=dict)
     devices: dict[DeviceId, DeviceView] = field(default_factory=dict)
@@ -141,7 +138,7 @@ class Shard:
 
     def list_running(self) -> Iterable[Running]:
         """Everything that is held, as reclaim sees it."""
-        return [running_of(record) for record in self.live.values()]
+        return self.live.values()
 
     def open_claims(self) -> dict[TaskId, Claim]:
         """What is promised to tasks that still wait; others' promises are forgotten."""
@@ -155,41 +152,40 @@ class Shard:
             for task, claim in self.claims.items()
         }
 
-    def hold(self, record: AllocationRecord) -> None:
+    def hold(self, allocation: AllocationId, running: Running) -> None:
         """Counts an allocation that is durable; twice is once."""
-        if record.id in self.live:
+        if allocation in self.live:
             return
-        self.live[record.id] = record
-        self.holders[record.task] = record.id
-        self.waiting.pop(record.task, None)
-        self.snapshot.apply_allocation(holding_of(record))
-        self._count(record, 1)
-        if record.claimed_by is not None:
-            self._claim(record, record.claimed_by)
+        self.live[allocation] = running
+        self.holders[running.id] = allocation
+        self.waiting.pop(running.id, None)
+        self.snapshot.apply_allocation(running.holding)
+        self._count(running, 1)
 
     def release(self, allocation: AllocationId) -> None:
         """Gives back what an allocation held; twice is once."""
-        record = self.live.pop(allocation, None)
-        if record is None:
+        running = self.live.pop(allocation, None)
+        if running is None:
             return
-        if self.holders.get(record.task) == allocation:
-            del self.holders[record.task]
-            self.snapshot.release_allocation(record.task)
-        self._count(record, -1)
+        if self.holders.get(running.id) == allocation:
+            del self.holders[running.id]
+            self.snapshot.release_allocation(running.id)
+        self._count(running, -1)
 
     def note_state(self, allocation: AllocationId, state: AllocationState) -> None:
         """Takes an allocation's newer state: one that is being stopped is no victim, one that is gone holds nothing."""
         if state is AllocationState.RELEASED:
             self.release(allocation)
-        elif (record := self.live.get(allocation)) is not None:
-            record.state = state
+        elif state is AllocationState.RELEASING and allocation in self.live:
+            self.note_stopping(allocation, None)
 
     def note_stopping(self, allocation: AllocationId, claimant: TaskId | None) -> None:
         """Takes that a live allocation is being stopped, and for which waiting task."""
-        record = self.live[allocation]
-        record.state = AllocationState.RELEASING
+        running = self.live[allocation] = replace(self.live[allocation], is_stopping=True)
         if claimant is not None:
-            self._claim(record, claimant)
+            claim = self.claims.setdefault(claimant, ClaimMemory(set(), set()))
+            claim.victims.add(allocation)
+            claim.nodes.add(running.holding.node)
 
     def price_for(self, tenant: TenantId, now: datetime) -> PriceVersionId | None:
         """The price version in force for a tenant: its own if it has one, else the public list's."""
@@ -204,32 +200,8 @@ class Shard:
                     return price.id
         return None
 
-    def shares_of(self, placement: Placement) -> tuple[DeviceShare, ...]:
-        """A placement's devices as the agent and everybody else is told of them."""
-        shares = []
-        for pick in placement.holding.devices:
-            device = self.devices[pick.device]
-            shares.append(
-                DeviceShare.model_construct(
-                    device_id=pick.device,
-                    identity=device.identity,
-                    vendor=device.vendor,
-                    index=device.index,
-                    uuid=device.uuid,
-                    flavor=device.flavor,
-                    milli=pick.milli,
-                    memory_mib=pick.memory_mib or None,
-                )
-            )
-        return tuple(shares)
-
-    def _claim(self, record: AllocationRecord, claimant: TaskId) -> None:
-        claim = self.claims.setdefault(claimant, ClaimMemory(set(), set()))
-        claim.victims.add(record.id)
-        claim.nodes.add(record.node)
-
-    def _count(self, record: AllocationRecord, sign: int) -> None:
-        demand = demand_of(record.cpu_milli, record.memory_mib, record.flavor, record.devices)
-        add_amounts(self.used.setdefault(record.virtual_pool, {}), demand, sign)
-        of_project = self.used_by.setdefault(record.virtual_pool, {}).setdefault(record.project, {})
+    def _count(self, running: Running, sign: int) -> None:
+        demand = running.demand()
+        add_amounts(self.used.setdefault(running.virtual_pool, {}), demand, sign)
+        of_project = self.used_by.setdefault(running.virtual_pool, {}).setdefault(running.project, {})
         add_amounts(of_project, demand, sign)
