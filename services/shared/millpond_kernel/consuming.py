@@ -164,7 +164,7 @@ class ConsumerRunner:
             await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
                 raise _Stopping
-            return [Envelope.model_validate_json(fields[b"e"]) for fields in stream_fields(reading.result())]
+            return [self.consumer.read(fields[b"e"]) for fields in stream_fields(reading.result())]
         finally:
             await end_task(reading)
             await end_task(stopping)

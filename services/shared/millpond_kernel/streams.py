@@ -1,5 +1,6 @@
 """What a service does with another's events (`Consumer`), and how it reads them: stream, feed, snapshots."""
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -14,6 +15,9 @@ from millpond_kernel.uow import UnitOfWork
 READ_COUNT = 500
 # Asks the feed for all that it keeps.
 EVERYTHING = 2**62
+
+# How the relay begins an envelope.
+_HEAD = re.compile(rb'{"seq":([0-9]+),"id":"[0-9a-f-]+","type":"([a-z0-9_.]+)"')
 
 Handler = Callable[[UnitOfWork, Envelope, Any], Awaitable[None]]
 # Has the effect of events that follow one another, in their order, in few statements.
@@ -55,6 +59,13 @@ class Consumer:
     def __post_init__(self) -> None:
         self._by_type = {cls.type: (cls, handler) for cls, handler in self.handlers.items()}
         self._in_batches = {cls.type: (cls, handler) for cls, handler in self.batch_handlers.items()}
+
+    def read(self, text: bytes) -> Envelope:
+        """An event of the stream. Of one that this consumer has no handler for only number and type are read."""
+        head = _HEAD.match(text)
+        if head is None or (kind := head[2].decode()) in self._by_type or kind in self._in_batches:
+            return Envelope.model_validate_json(text)
+        return Envelope.model_construct(seq=int(head[1]), type=kind, body={})
 
     async def dispatch(self, unit: UnitOfWork, envelope: Envelope) -> bool:
         """Has the effect of an event in `unit`; False when this consumer has no handler for its type."""

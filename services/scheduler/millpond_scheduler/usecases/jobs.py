@@ -45,7 +45,8 @@ async def submit_jobs(unit: UnitOfWork, caller: Principal, batch: JobBatch) -> J
 
 
 async def _submit(unit: UnitOfWork, caller: Principal, specs: Sequence[JobSpec]) -> list[JobView]:
-    shares = {each.virtual_pool: await _get_share(unit, each.virtual_pool) for each in specs}
+    named = dict.fromkeys(each.virtual_pool for each in specs)
+    shares = {key: await _get_share(unit, key) for key in named}
     owners = {(each.project_id, shares[each.virtual_pool][0]): each for each in specs}
     projects = {key: await find_project(unit, caller, each, key[1]) for key, each in owners.items()}
     new = []
