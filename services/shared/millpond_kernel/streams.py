@@ -65,7 +65,8 @@ class Consumer:
         head = _HEAD.match(text)
         if head is None or (kind := head[2].decode()) in self._by_type or kind in self._in_batches:
             return Envelope.model_validate_json(text)
-        return Envelope.model_construct(seq=int(head[1]), type=kind, body={})
+        known: dict[str, Any] = {"seq": int(head[1]), "type": kind, "body": {}}
+        return Envelope.model_construct(**known)
 
     async def dispatch(self, unit: UnitOfWork, envelope: Envelope) -> bool:
         """Has the effect of an event in `unit`; False when this consumer has no handler for its type."""

@@ -83,7 +83,7 @@ class Requirements(Incoming):
     """Hard demands on the hardware and its software; unknown counts as unfit unless `allow_unknown`."""
 
     attributes: Annotated[dict[AttributeName, Minimum], Field(max_length=16)] = Field(default_factory=dict)
-    ecosystem: EcosystemRequirement = EcosystemRequirement()
+    ecosystem: EcosystemRequirement = Field(default_factory=EcosystemRequirement)
     labels: Labels = Field(default_factory=dict)
     arch: Annotated[tuple[Text, ...], Field(max_length=8)] = ()
     allow_unknown: bool = False
@@ -179,8 +179,8 @@ class GroupSpec(Incoming):
     count: Annotated[Count, Field(le=10_000)] = 1
     gang: bool = False
     resources: Resources
-    requires: Requirements = Requirements()
-    prefers: Preferences = Preferences()
+    requires: Requirements = Field(default_factory=Requirements)
+    prefers: Preferences = Field(default_factory=Preferences)
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     run: RunSpec
     stop_grace_seconds: StrictInt = Field(10, ge=0, le=3600)
@@ -214,7 +214,7 @@ class JobSpec(Incoming):
     priority: StrictInt = Field(50, ge=0, le=1000, description="higher goes first")
     groups: Annotated[tuple[GroupSpec, ...], Field(min_length=1, max_length=64)]
     time_limit_seconds: StrictInt | None = Field(None, ge=1, le=31_536_000)
-    retry: RetrySpec = RetrySpec()
+    retry: RetrySpec = Field(default_factory=RetrySpec)
     labels: Labels = Field(default_factory=dict)
     project_id: ProjectId | None = None
 
