@@ -12,6 +12,7 @@ import resource
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 from uuid import uuid4
 
 from tests.benchmarks.connection import Connection, request, to_json
@@ -105,16 +106,16 @@ async def _measure_steps(stack: Stack, tenant: Tenant, seen: Seen) -> None:
     """Raises the submits until jobs end more slowly than they come; tells what each step cost."""
     kept = 0.0
     for rate in STEPS:
-        cpu, ended, began = cpu_seconds(tree_of(stack)), seen.ended, time.monotonic()
+        ended, meter = seen.ended, Meter.start(stack)
         window = await _load(stack.port, tenant, STEP_SECONDS, rate, READS)
-        rates = _rates(cpu, stack, time.monotonic() - began)
+        cores = meter.read(stack)
         name = f"load.step.submits_{rate:g}"
         ends = (seen.ended - ended) / STEP_SECONDS
         tell(
             f"{name}.ends_per_s",
             [ends],
             "1/s",
-            cores=rates,
+            **cores,
             refused=window.refused,
             late=window.late,
             reads_p99_ms=round(window.reads_p99(FIRST_SECONDS if rate == 0.0 else 0.0), 1),
@@ -132,15 +133,14 @@ async def _measure_steps(stack: Stack, tenant: Tenant, seen: Seen) -> None:
 async def _measure_long(stack: Stack, tenant: Tenant, seen: Seen) -> None:
     """The wanted load for minutes; then everything must come to rest, whole."""
     seen.answers.clear()
-    ended, began = seen.ended, time.monotonic()
-    cpu, memory = cpu_seconds(tree_of(stack)), asyncio.create_task(_watch_memory(stack))
+    ended, meter, memory = seen.ended, Meter.start(stack), asyncio.create_task(_watch_memory(stack))
     window = await _load(stack.port, tenant, SECONDS, SUBMITS, READS)
-    rates = _rates(cpu, stack, time.monotonic() - began)
+    cores = meter.read(stack)
     sizes = await _end(memory)
     accepted = len(window.submit_ms)
     about = {"agents": AGENTS, "submits_per_s": SUBMITS, "reads_per_s": READS, "seconds": SECONDS}
     tell("load.accepted_per_s", [accepted / SECONDS], "1/s", bar=f">= {0.99 * SUBMITS:g}", late=window.late, **about)
-    tell("load.ends_per_s", [(seen.ended - ended) / SECONDS], "1/s", cores=rates)
+    tell("load.ends_per_s", [(seen.ended - ended) / SECONDS], "1/s", **cores)
     tell("load.reads_p99_ms", [window.reads_p99(FIRST_SECONDS)], "ms", bar="<= 100")
     tell("load.reads_p99_ms.first_10_s", [window.reads_p99(0.0, FIRST_SECONDS)], "ms", bar="<= 250")
     tell("load.submit_ms_p99", [_p99(window.submit_ms)], "ms")
@@ -148,7 +148,9 @@ async def _measure_long(stack: Stack, tenant: Tenant, seen: Seen) -> None:
     lost = sum(n for (kind, status), n in seen.answers.items() if kind == "heartbeat" and status != 200)
     tell("load.heartbeats_lost", [lost], "heartbeats", bar="= 0", sent=_count(seen, "heartbeat"))
     tell("load.refused", [sum(window.refused.values())], "requests", bar="= 0", by=window.refused | seen.failures())
-    tell("load.pss_mb", sizes[-1:], "MB", every_30_s=[round(size) for size in sizes])
+    sums = [round(sum(size.values())) for size in sizes]
+    grown = {title: round(size - sizes[0].get(title, 0.0), 1) for title, size in sizes[-1].items()}
+    tell("load.pss_mb", sums[-1:], "MB", every_30_s=sums, grown={title: mb for title, mb in grown.items() if mb >= 1})
     connection = await connect_owner(stack)
     try:
         began = time.monotonic()
@@ -239,25 +241,40 @@ async def _at_rate(
         group.create_task(action())
 
 
-async def _watch_memory(stack: Stack) -> list[float]:
+async def _watch_memory(stack: Stack) -> list[dict[str, float]]:
+    """MB of the stack's processes by title, every 30 seconds and at the end."""
     sizes = []
     while True:
-        sizes.append(sum(pss_mb(tree_of(stack)).values()))
+        sizes.append(sum_by_title(pss_mb(tree_of(stack))))
         try:
             await asyncio.sleep(30)
         except asyncio.CancelledError:
-            return [*sizes, sum(pss_mb(tree_of(stack)).values())]
+            return [*sizes, sum_by_title(pss_mb(tree_of(stack)))]
 
 
-async def _end(watch: asyncio.Task[list[float]]) -> list[float]:
+async def _end(watch: asyncio.Task[list[dict[str, float]]]) -> list[dict[str, float]]:
     watch.cancel()
     return await watch
 
 
-def _rates(before: dict[int, float], stack: Stack, seconds: float) -> dict[str, float]:
-    """Cores that each process of the stack used, and this one's clients."""
-    used = {pid: (after - before.get(pid, 0.0)) / seconds for pid, after in cpu_seconds(tree_of(stack)).items()}
-    return shorten_all({title: share for title, share in sum_by_title(used).items() if share >= 0.005})
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """CPU seconds at a beginning: of each process of the stack, and of this one, which is all clients."""
+
+    began: float
+    stack: dict[int, float]
+    clients: float
+
+    @classmethod
+    def start(cls, stack: Stack) -> Self:
+        return cls(time.monotonic(), cpu_seconds(tree_of(stack)), time.process_time())
+
+    def read(self, stack: Stack) -> dict[str, Any]:
+        """Cores that each process of the stack used since, and the clients', which no user of Millpond pays here."""
+        seconds = time.monotonic() - self.began
+        used = {pid: (after - self.stack.get(pid, 0.0)) / seconds for pid, after in cpu_seconds(tree_of(stack)).items()}
+        cores = shorten_all({title: share for title, share in sum_by_title(used).items() if share >= 0.005})
+        return {"cores": cores, "clients_cores": round((time.process_time() - self.clients) / seconds, 3)}
 
 
 def _p99(values: Sequence[float]) -> float:

@@ -55,7 +55,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
     return build_app(
         ServiceApp(
             settings=chosen,
-            routers=[module.router for module in (jobs, tasks, logs, plans, allocations, queues, usage, work)],
+            routers=[module.router for module in (work, jobs, tasks, logs, plans, allocations, queues, usage)],
             standstill="nothing new is placed and nothing is stopped when due; tasks run on",
             snapshots=SNAPSHOTS,
             on_start=start,
