@@ -84,6 +84,18 @@ class CrowdAgent:
         instants = to_json([now - 1000 * back for back in reversed(range(SAMPLES))])
         return to_json(beat)[:-1] + b',"series":[' + self._series.replace(_INSTANTS, instants) + b"]}"
 
+    def poll_body(self, wait_seconds: float) -> bytes:
+        """A poll that names what is held."""
+        held = [{"allocation_id": key, "epoch": epoch} for key, epoch in self._held.items()]
+        return to_json(
+            {"boot_id": "boot-1", "sent_monotonic_ms": _now_ms(), "held": held, "wait_seconds": wait_seconds}
+        )
+
+    @property
+    def token(self) -> str:
+        """The present node token."""
+        return self._agent.token
+
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEW_SECONDS * random.uniform(0.7, 1.0))
@@ -96,11 +108,10 @@ class CrowdAgent:
         wait = 0.0
         try:
             while True:
-                held = [{"allocation_id": key, "epoch": epoch} for key, epoch in self._held.items()]
-                body = {"boot_id": "boot-1", "sent_monotonic_ms": _now_ms(), "held": held, "wait_seconds": wait}
                 try:
                     connection = connection or await Connection.open(self._port)
-                    status, answer = await connection.exchange(request("POST", POLL, self._agent.token, to_json(body)))
+                    asked = request("POST", POLL, self.token, self.poll_body(wait))
+                    status, answer = await connection.exchange(asked)
                 except OSError:
                     connection, status = None, 0
                 self._seen.answers["poll", status] += 1
@@ -185,12 +196,12 @@ async def join_crowd(url: str, token: str, count: int) -> list[Agent]:
         return list(await asyncio.gather(*(join(http, index) for index in range(count))))
 
 
-async def run_agents(port: int, agents: list[Agent], seen: Seen, on_failure: Callable[[], None]) -> None:
+async def run_agents(crowd: list[CrowdAgent], on_failure: Callable[[], None]) -> None:
     """Runs them until cancelled; `on_failure` is called when one of them breaks."""
     try:
         async with asyncio.TaskGroup() as running:
-            for index, agent in enumerate(agents):
-                running.create_task(CrowdAgent(port, agent, index, seen).run())
+            for agent in crowd:
+                running.create_task(agent.run())
     except* Exception:
         on_failure()
         raise

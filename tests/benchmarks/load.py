@@ -16,8 +16,9 @@ from typing import Any, Self
 from uuid import uuid4
 
 from tests.benchmarks.connection import Connection, request, to_json
-from tests.benchmarks.crowd import DEVICES, FLAVOR, Seen, join_crowd, run_agents
+from tests.benchmarks.crowd import DEVICES, FLAVOR, CrowdAgent, Seen, join_crowd, run_agents
 from tests.benchmarks.figures import percentile, shorten_all, tell, tell_check
+from tests.benchmarks.load_costs import measure_costs
 from tests.benchmarks.owner import connect_owner, wait_until_quiet
 from tests.benchmarks.processes import cpu_seconds, pss_mb, sum_by_title, tree_of
 from tests.benchmarks.running import on_stack
@@ -71,13 +72,15 @@ async def _measure(stack: Stack) -> None:
         tenant = await _make_tenant(operator, pool)
         seen = Seen()
         broken = asyncio.Event()
-        crowd = asyncio.create_task(run_agents(stack.port, agents, seen, broken.set))
+        crowd = [CrowdAgent(stack.port, agent, index, seen) for index, agent in enumerate(agents)]
+        await measure_costs(stack, crowd, tenant)
+        running = asyncio.create_task(run_agents(crowd, broken.set))
         try:
             await _measure_steps(stack, tenant, seen)
             await _measure_long(stack, tenant, seen)
         finally:
-            crowd.cancel()
-            await asyncio.gather(crowd, return_exceptions=True)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
         assert not broken.is_set(), "an agent of the crowd broke"
 
 
