@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class Upgrade:
     Attributes:
         outside, inside: What clients and agents, and what services ask.
         phases: Phase -> operations that were acknowledged in it.
+        exporter: Asks for an export in every phase, which Celery of one version or the other writes.
     """
 
     old: Version
@@ -54,6 +55,8 @@ class Upgrade:
     tell: Callable[[str], None]
     phases: dict[str, int]
     urls: dict[str, tuple[str, str]]
+    exporter: Caller | None = None
+    exports: dict[str, str] = field(default_factory=dict)
 
     async def start_http(self, version: Version) -> None:
         """Starts the HTTP process of a version and sends it its share of requests once it is ready."""
@@ -107,6 +110,32 @@ class Upgrade:
         await asyncio.to_thread(self.site.stop, before, name)
         await self.phase(f"{name}: {after.name} alone")
 
+    async def start_celery(self, version: Version) -> None:
+        """Starts Celery of a version, and waits until it listens beside whoever does."""
+        arguments = (
+            "--pool",
+            "solo",
+            "--loglevel",
+            "info",
+            "--without-gossip",
+            "--without-mingle",
+            "--without-heartbeat",
+        )
+        self.site.start(version, "celery", "celery", "-A", "millpond_billing.celery_app", "worker", *arguments)
+
+        async def listens() -> bool:
+            assert self.site.is_running(version, "celery"), self.site.log_of(f"{version.name}-celery")
+            return "ready." in self.site.log_of(f"{version.name}-celery")
+
+        await eventually(listens, _READY_SECONDS)
+
+    async def replace_celery(self, before: Version, after: Version) -> None:
+        """Stops the one, then starts the other: what was asked for meanwhile waits."""
+        await asyncio.to_thread(self.site.stop, before, "celery")
+        await self.phase("no celery")
+        await self.start_celery(after)
+        await self.phase(f"celery: {after.name}")
+
     def start_fleet(self, version: Version, folder: Path, token: str) -> None:
         """Starts simulated nodes of a version; they join, or go on where another version's were."""
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -127,7 +156,10 @@ class Upgrade:
     async def phase(self, name: str) -> None:
         """Lets time pass under load; every phase must acknowledge something."""
         assert self.load is not None
+        assert self.exporter is not None
         began = time.monotonic()
+        asked = await self.exporter.patiently("POST", "/v1/exports", {"format": "jsonl"})
+        self.exports[name] = str(asked.json()["export_id"])
         await asyncio.sleep(self.phase_seconds)
         self.phases[name] = len(self.load.acknowledged(began))
         self.tell(f"{name}: {self.phases[name]} acknowledged")
@@ -192,6 +224,7 @@ async def _upgrade(upgrade: Upgrade) -> list[str]:
     await upgrade.start_http(old)
     await upgrade.start_worker(old, "worker", *others)
     await upgrade.start_worker(old, "worker-scheduler", _SCHEDULER)
+    await upgrade.start_celery(old)
     async with open_caller(upgrade.outside_url, site.operator_key) as operator, _load(upgrade, operator) as tokens:
         await upgrade.phase("old alone")
         upgrade.tell(await asyncio.to_thread(site.run_step, new, "millpond_kernel.migrate"))
@@ -204,6 +237,7 @@ async def _upgrade(upgrade: Upgrade) -> list[str]:
         await upgrade.start_http(new)
         await upgrade.phase("HTTP processes of both versions")
         await upgrade.stop_http(old)
+        await upgrade.replace_celery(old, new)
         await upgrade.phase("new services, old agents")
         for name in ("agent", "early"):
             await asyncio.to_thread(site.stop, old, name)
@@ -222,6 +256,7 @@ async def _go_back(upgrade: Upgrade, others: tuple[str, ...]) -> None:
     await upgrade.start_http(old)
     await upgrade.stop_http(new)
     await upgrade.replace_worker(new, old, "worker-scheduler", _SCHEDULER)
+    await upgrade.replace_celery(new, old)
     await upgrade.replace_worker(new, old, "worker", *others)
 
 
@@ -241,6 +276,7 @@ async def _load(upgrade: Upgrade, operator: Caller) -> AsyncIterator[dict[str, s
     nodes = await eventually(lambda: _ready_nodes(operator, 3), _READY_SECONDS)
     machine = await make_tenant(operator, "machines", pool_id=pools["machines"])
     early = await make_tenant(operator, "early", pool_id=pools["early"], cpu_milli=20000, memory_mib=65536)
+    upgrade.exporter = early.caller
     submitters = [Submitter(early, 16, devices=_FLAVOR), Submitter(machine, 3, is_real=True)]
     load = upgrade.load = ChaosLoad(upgrade.site.stack, operator, random.Random(1), submitters, "", nodes)
     policy = {"name": "upgrade", "pool_id": pools["early"], "flavor": _FLAVOR, "enabled": False, "template": _GPU_NODE}
@@ -285,8 +321,21 @@ async def _judge(upgrade: Upgrade, operator: Caller) -> list[str]:
     findings += [f"doubled: {text}" for text in await load.judge_witnesses()]
     findings += [f"{one.action} was answered {text}" for one in load.history.operations for text in one.refusals]
     findings += [f"nothing was acknowledged: {name}" for name, count in upgrade.phases.items() if not count]
+    findings += [
+        f"no export: {name}" for name, export in upgrade.exports.items() if not await _is_exported(upgrade, export)
+    ]
     nodes = await operator.items("/v1/nodes")
     ready = Counter(node["pool_id"] for node in nodes if node["schedulable"])
     if sorted(ready.values()) != [1, 2, 2]:
         findings.append(f"nodes are not ready: {[(node['name'], node['state']) for node in nodes]}")
     return findings
+
+
+async def _is_exported(upgrade: Upgrade, export: str) -> bool:
+    assert upgrade.exporter is not None
+    deadline = time.monotonic() + _QUIET_SECONDS
+    while True:
+        state = (await upgrade.exporter("GET", f"/v1/exports/{export}", expect=200)).json()["state"]
+        if state not in ("queued", "running") or time.monotonic() > deadline:
+            return bool(state == "ready")
+        await asyncio.sleep(0.5)
