@@ -16,8 +16,8 @@ import structlog
 from tests.benchmarks.figures import tell
 from tests.benchmarks.machine import describe_machine
 
-BENCHMARKS = ("planner", "scheduler", "http", "billing", "stack", "load", "peers")
-LONG = ("load", "peers")  # minutes; only when named
+BENCHMARKS = ("planner", "scheduler", "http", "billing", "stack", "load", "recovery", "peers")
+LONG = ("load", "recovery", "peers")  # minutes; only when named
 
 
 def main() -> int:

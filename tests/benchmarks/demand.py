@@ -1,5 +1,7 @@
 """What is asked for and of what, where placements are measured: nodes of 8 devices, and a mix of requests."""
 
+from typing import TypeAlias
+
 from millpond_contracts.bodies.jobs import DeviceRequest
 from millpond_contracts.bodies.nodes import NodeState, NodeView
 from millpond_contracts.ids import NodeId, PoolId
@@ -13,7 +15,8 @@ NODES_TOGETHER = 500
 # flavor, device memory (MiB); every node has 8 devices
 SHAPES = (("a100-80", 81_920), ("t4", 15_360), ("v100-32", 32_768), ("l20", 46_068))
 # weight of 100, CPU (milli), memory (MiB), what it asks of devices
-CLASSES = (
+DemandClass: TypeAlias = tuple[int, int, int, DeviceRequest | None]
+CLASSES: tuple[DemandClass, ...] = (
     (40, 8_000, 32_768, DeviceRequest()),
     (15, 4_000, 16_384, DeviceRequest(milli=500)),
     (10, 2_000, 8_192, DeviceRequest(milli=250)),
@@ -26,7 +29,7 @@ CLASSES = (
 # The classes in a fixed order that spreads them evenly.
 ORDER = tuple(one for step in range(100) for one in CLASSES if (step * one[0]) % 100 < one[0])
 # Of which hundreds of thousands fit.
-SMALL = ((1, 100, 64, None), (1, 100, 64, DeviceRequest(milli=50)))
+SMALL: tuple[DemandClass, ...] = ((1, 100, 64, None), (1, 100, 64, DeviceRequest(milli=50)))
 
 
 async def add_nodes(database: Database, pool: PoolId, count: int) -> None:

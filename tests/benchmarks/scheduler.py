@@ -7,6 +7,7 @@ each figure.
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import cycle, islice
@@ -28,7 +29,7 @@ from millpond_scheduler.usecases.jobs import submit_jobs
 from millpond_scheduler.usecases.recount import recount
 from millpond_scheduler.usecases.shard import Shard
 from tests.benchmarks import placing
-from tests.benchmarks.demand import ORDER, SHAPES, add_nodes
+from tests.benchmarks.demand import ORDER, SHAPES, DemandClass, add_nodes
 from tests.benchmarks.figures import percentile, shorten_all, tell, tell_check
 from tests.integration.databases import Engines, MigratedDatabase, clone, make_template
 from tests.integration.scheduler.world import World, make_spec, member
@@ -60,7 +61,7 @@ async def _measure_nodes(migrated: MigratedDatabase, nodes: int) -> None:
     try:
         await world.open()
         await add_nodes(database, world.pool.pool_id, nodes)
-        shares = [await _add_virtual_pool(world) for _ in range(TENANTS)]
+        shares = [await add_share(world) for _ in range(TENANTS)]
         leader = TimedLeader(database, NodeBell(redis, world.prefix), DoorListener(redis, f"{world.prefix}:bench"))
         began = time.monotonic()
         await leader.step()
@@ -136,7 +137,7 @@ class TimedLeader(Leader):
 
 
 async def _run(world: World, leader: TimedLeader, shares: list[VirtualPoolView], tasks: int) -> Run:
-    await _submit(world, shares, tasks)
+    await submit_tasks(world, shares, tasks)
     leader.spent = Spent()
     cpu, began = time.process_time(), time.monotonic()
     while await leader.step():
@@ -147,9 +148,11 @@ async def _run(world: World, leader: TimedLeader, shares: list[VirtualPoolView],
     return Run(tasks - len(leader.shard.waiting), seconds, leader.spent.batches, spent)
 
 
-async def _submit(world: World, shares: list[VirtualPoolView], tasks: int) -> None:
+async def submit_tasks(
+    world: World, shares: list[VirtualPoolView], tasks: int, classes: Sequence[DemandClass] = ORDER
+) -> None:
     """Jobs of one task each by the use case that serves the route, many in one transaction to save time."""
-    requests = cycle(ORDER)
+    requests = cycle(classes)
     for start in range(0, tasks, SUBMITTED_TOGETHER):
         share = shares[start // SUBMITTED_TOGETHER % len(shares)]
         async with world.database.begin(TenantScope(share.tenant_id)) as unit:
@@ -160,7 +163,8 @@ async def _submit(world: World, shares: list[VirtualPoolView], tasks: int) -> No
             await submit_jobs(unit, member(share.tenant_id), JobBatch(jobs=specs))
 
 
-async def _add_virtual_pool(world: World) -> VirtualPoolView:
+async def add_share(world: World) -> VirtualPoolView:
+    """A virtual pool of a tenant of its own, with limits that nothing reaches."""
     limits = Limits(cpu=PLENTY, memory=PLENTY, devices={flavor: PLENTY for flavor, _ in SHAPES})
     return await world.add_virtual_pool(TenantId.new(), limits)
 
