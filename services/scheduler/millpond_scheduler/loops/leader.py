@@ -7,7 +7,8 @@ replaced without knowing it can write nothing.
 import asyncio
 import gc
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
@@ -40,12 +41,12 @@ from millpond_scheduler.usecases.verdicts import VerdictMemory, write_verdicts
 LEASE_NAME = "scheduler/shard-0"
 # A queue in which nothing changes is planned again this often: waiting long enough earns a task an earmark.
 REPLAN_SECONDS = 10.0
+# A pool with more devices than this is worth hiding from the garbage collector.
+FREEZE_DEVICES = 1000
 # So many refused batches in a row and the leader's memory is not trusted any more.
 MAX_REFUSED = 3
 # So long batch follows batch on what is known; then the leader looks what others changed.
 BATCHES_SECONDS = 0.5
-# A pool with more devices than this is worth hiding from the garbage collector.
-FREEZE_DEVICES = 1000
 
 
 @dataclass(slots=True)
@@ -187,19 +188,24 @@ class Leader:
 
     async def _take_changes(self) -> Shard:
         lease = self._lease()
-        async with self._database.begin(SYSTEM) as unit:
-            if self.shard is None:
-                shard = await load_shard(unit, lease, self._rules.policy.distance)
-                changed = True
-            else:
-                shard = self.shard
-                changed = bool(await refresh_shard(unit, lease, shard))
         if self.shard is None:
-            _freeze_memory(shard)
-            log.info("leader_loaded", epoch=lease.epoch, waiting=len(shard.waiting), live=len(shard.live))
+            shard, changed = await self._load(lease), True
+        else:
+            shard = self.shard
+            async with self._database.begin(SYSTEM) as unit:
+                changed = bool(await refresh_shard(unit, lease, shard))
         self.shard = shard
         self._is_dirty = self._is_dirty or changed
         self._changes_until = time.monotonic() + BATCHES_SECONDS
+        return shard
+
+    async def _load(self, lease: Lease) -> Shard:
+        with _without_collector():
+            async with self._database.begin(SYSTEM) as unit:
+                shard = await load_shard(unit, lease, self._rules.policy.distance)
+            if len(shard.devices) > FREEZE_DEVICES:
+                gc.freeze()
+        log.info("leader_loaded", epoch=lease.epoch, waiting=len(shard.waiting), live=len(shard.live))
         return shard
 
     async def _plan(self, shard: Shard) -> Plan | None:
@@ -354,9 +360,14 @@ class Leader:
         return self.lease
 
 
-def _freeze_memory(shard: Shard) -> None:
-    """Takes what was loaded out of the collector's sight: at 10,000 nodes each of its full passes takes a second."""
-    if len(shard.devices) > FREEZE_DEVICES:
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """No passes over what is being loaded, all of which stays: with 10,000 nodes each would take a second."""
+    if gc.get_freeze_count():
         gc.unfreeze()
-        gc.collect()
-        gc.freeze()
+        gc.collect()  # what was loaded before
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

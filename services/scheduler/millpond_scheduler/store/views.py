@@ -176,9 +176,9 @@ async def list_growth(unit: UnitOfWork) -> list[GrowthLimit]:
 
 
 async def list_nodes(unit: UnitOfWork, nodes: Sequence[UUID] | None) -> list[asyncpg.Record]:
-    """Node views (None = all that are not removed) with their counters' layout and whether they poll."""
+    """Node views (None = all that are not removed), as JSON, with their counters' layout and whether they poll."""
     return await unit.fetch(
-        "SELECT v.node_id, v.body, v.removed, g.layout, coalesce(l.silent, true) AS silent,"
+        "SELECT v.node_id, v.body::text AS body, v.removed, g.layout, coalesce(l.silent, true) AS silent,"
         " g.quarantined_at IS NOT NULL AS quarantined"
         " FROM node_view v JOIN node_guard g USING (node_id) LEFT JOIN node_lease l USING (node_id)"
         " WHERE CASE WHEN $1::uuid[] IS NULL THEN NOT v.removed ELSE v.node_id = ANY($1) END",

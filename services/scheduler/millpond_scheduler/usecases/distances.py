@@ -56,5 +56,5 @@ async def list_placed(unit: UnitOfWork, job: JobId, rules: DistanceRules) -> lis
 
 async def _read_profiles(unit: UnitOfWork, held: list[AllocationRecord]) -> dict[DeviceId, DeviceProfile]:
     rows = await views.list_nodes(unit, list({each.node for each in held}))
-    nodes = [node_record(NodeView.model_validate(row["body"]), silent=row["silent"]) for row in rows]
+    nodes = [node_record(NodeView.model_validate_json(row["body"]), silent=row["silent"]) for row in rows]
     return {device.id: device.profile for node in nodes for device in node.devices}

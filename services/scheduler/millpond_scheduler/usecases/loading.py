@@ -137,7 +137,7 @@ async def _load_prices(unit: UnitOfWork, shard: Shard) -> None:
 def apply_nodes(shard: Shard, rows: Sequence[asyncpg.Record]) -> None:
     """Takes nodes as the views tell them; those that were removed leave."""
     for row in rows:
-        node = NodeView.model_validate(row["body"])
+        node = NodeView.model_validate_json(row["body"])
         if row["removed"]:
             shard.snapshot.remove_node(node.node_id)
             shard.layouts.pop(node.node_id, None)
