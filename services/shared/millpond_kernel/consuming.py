@@ -77,6 +77,7 @@ class ConsumerRunner:
         self._silence_seconds = silence_seconds
         self._tries: dict[int, int] = {}
         self._redis_away = False
+        self._head = 0  # as the feed told it last
         self._labels = (database.service, consumer.name, consumer.publisher)
 
     async def run(self, stop: Stop) -> None:
@@ -138,6 +139,7 @@ class ConsumerRunner:
             self._note_redis(None)
             if envelopes and envelopes[0].seq == cursor + 1:
                 cursor = await self._apply(cursor, _contiguous(envelopes), stop)
+                self._set_lag(self._head - cursor)
                 quiet_since, patience = time.monotonic(), self._silence_seconds
             elif envelopes or time.monotonic() - quiet_since > patience:
                 reached = await self._catch_up(cursor, stop)
@@ -170,19 +172,30 @@ class ConsumerRunner:
             await end_task(stopping)
 
     async def _catch_up(self, cursor: int, stop: Stop) -> int:
-        """Applies the feed from the cursor to the publisher's head."""
+        """Applies the feed from the cursor to the publisher's head, or to where the stream goes on.
+
+        While much is published the head runs away, and a page of the feed costs its publisher more than the stream.
+        """
         while not stop.is_set():
             FEED_READS.labels(*self._labels).inc()
             head, envelopes = await read_feed(self._feed, self.consumer.publisher, cursor)
             if head < cursor:
                 raise FeedBehind(f"the cursor is at {cursor}, {self.consumer.publisher} at {head}")
-            self.consumer.trouble = None
+            self.consumer.trouble, self._head = None, head
             self._set_lag(head - cursor)
             if not envelopes:
                 return cursor
             cursor = await self._apply(cursor, _contiguous(envelopes), stop)
             self._set_lag(head - cursor)
+            if cursor < head and await self._is_in_stream(cursor + 1):
+                return cursor
         return cursor
+
+    async def _is_in_stream(self, seq: int) -> bool:
+        try:
+            return bool(await self._redis.xrange(self._stream, f"{seq}-0", f"{seq}-0"))
+        except (RedisError, OSError):
+            return False
 
     def _set_lag(self, lag: int) -> None:
         self.consumer.lag = max(0, lag)

@@ -10,10 +10,11 @@ import pytest
 
 from millpond_contracts.events import Envelope
 from millpond_contracts.events.quota import ApiKeyRevoked
-from millpond_kernel import outbox
+from millpond_kernel import consuming, outbox
+from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.pausing import end_task
-from millpond_kernel.streams import stream_fields
+from millpond_kernel.streams import read_feed, stream_fields
 from tests.integration.kernel.stage import Stage, assert_dense, noting, running
 from tests.waiting import eventually
 
@@ -58,6 +59,31 @@ async def test_faststream_2611_effects_when_consumed_by_two_copies_and_stream_de
         await asyncio.gather(delete_stream(), *(stage.change_many(80, seed) for seed in range(4)))
         await eventually(all_applied)
     assert_dense(await stage.effects(), 320)
+
+
+async def test_consumer_when_far_behind_then_it_asks_the_feed_until_the_stream_goes_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.make_things(1)
+    async with stage.publisher.begin(SYSTEM) as unit:
+        for generation in range(1, 2001):
+            unit.emit(ApiKeyRevoked(api_key_id=stage.things[0], tenant_id=None, generation=generation))
+    relay, consumer, asked = stage.relay(), noting(), []
+    while await relay.number():
+        pass
+    await relay.publish()
+    await stage.redis.xtrim(stage.stream, maxlen=1200, approximate=False)  # 801 is the first that it holds
+
+    async def note_reading(feed: ServiceClient, publisher: str, after: int) -> tuple[int, list[Envelope]]:
+        asked.append(after)
+        return await read_feed(feed, publisher, after)
+
+    monkeypatch.setattr(consuming, "read_feed", note_reading)
+    async with running(stage.runner(consumer).run):
+        await eventually(lambda: consumer.applied_seq == 2000)
+        assert asked == [0, 500]
+        assert consumer.lag == 0
+    assert_dense(await stage.effects(), 2000)
 
 
 async def test_eventuous_222_kamu_1398_when_a_lower_id_commits_late_then_it_is_numbered_after_and_delivered(
