@@ -15,6 +15,7 @@ from millpond.cli.amounts import (
     show_amount,
     show_mib,
     show_milli,
+    show_seconds,
     show_time,
 )
 from millpond.cli.completing import complete_pools, complete_tenants, complete_virtual_pools
@@ -25,6 +26,7 @@ from millpond_contracts.bodies.tenants import (
     Limit,
     LimitAlert,
     Limits,
+    Preemption,
     QueuePolicy,
     VirtualPoolChange,
     VirtualPoolSpec,
@@ -34,6 +36,7 @@ from millpond_contracts.bodies.verdicts import UsageLine
 from millpond_contracts.ids import TenantId
 
 _BAR = 12
+_STOPS = {Preemption.NEVER: "never", Preemption.LOWER_PRIORITY: "its own of lower priority"}
 _FIRST = {
     QueuePolicy.FIFO: "the oldest",
     QueuePolicy.PRIORITY: "the highest priority",
@@ -77,6 +80,13 @@ ReclaimOption = Annotated[
     str | None,
     typer.Option("--reclaim", metavar="GRACE", help="Stop what is still above the limits after 0s, 15m or 2h."),
 ]
+PreemptionOption = Annotated[
+    Preemption | None, typer.Option("--preemption", help="Whether a job may stop others of lower priority beside it.")
+]
+MinimumRuntimeOption = Annotated[
+    str | None,
+    typer.Option("--minimum-runtime", metavar="TIME", help="Tasks are not stopped for others before: 0s, 15m, 2h."),
+]
 PolicyOption = Annotated[QueuePolicy | None, typer.Option("--policy", help="Which of its jobs goes first.")]
 
 
@@ -93,6 +103,8 @@ def create_limit(
     lend: LendOption = None,
     hard: HardOption = None,
     policy: PolicyOption = None,
+    preemption: PreemptionOption = None,
+    minimum_runtime: MinimumRuntimeOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Give a tenant a share of a pool.
@@ -107,6 +119,8 @@ def create_limit(
         pool_id=client.pools.id_of(pool),
         limits=change_limits(none, cpu, memory, device or [], borrow or [], lend or [], hard or []),
         policy=policy or QueuePolicy.PRIORITY,
+        preemption=preemption or Preemption.NEVER,
+        minimum_runtime_seconds=_seconds(minimum_runtime) or 0,
     )
     made = client.virtual_pools.create(spec)
     sentence = f"{tenant} may use {show_limits(made.limits)} of {pool}, by the name [bold]{made.name}[/bold]"
@@ -125,6 +139,8 @@ def set_limit(
     lend: LendOption = None,
     hard: HardOption = None,
     policy: PolicyOption = None,
+    preemption: PreemptionOption = None,
+    minimum_runtime: MinimumRuntimeOption = None,
     reclaim: ReclaimOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -135,12 +151,18 @@ def set_limit(
     client = connect(context)
     found = find_virtual_pool(client, name, tenant)
     limits = change_limits(found.limits, cpu, memory, device or [], borrow or [], lend or [], hard or [])
-    change = VirtualPoolChange(limits=limits, policy=policy)
+    change = VirtualPoolChange(
+        limits=limits, policy=policy, preemption=preemption, minimum_runtime_seconds=_seconds(minimum_runtime)
+    )
     if reclaim is not None:
         grace = parse_seconds(reclaim, "--reclaim")
-        change = VirtualPoolChange(limits=limits, policy=policy, reclaim=True, reclaim_grace_seconds=grace)
+        change = change.model_copy(update={"reclaim": True, "reclaim_grace_seconds": grace})
     changed = client.virtual_pools.change(found, change)
     show_done(output, changed, changed.virtual_pool_id, f"{changed.name} may use {show_limits(changed.limits)} now")
+
+
+def _seconds(minimum_runtime: str | None) -> int | None:
+    return None if minimum_runtime is None else parse_seconds(minimum_runtime, "--minimum-runtime")
 
 
 def change_limits(
@@ -231,6 +253,8 @@ def show_limit(
         ("id", str(found.virtual_pool_id)),
         ("tenant", str(found.tenant_id)),
         ("pool", str(found.pool_id)),
+        ("stops others", _STOPS[found.preemption]),
+        ("runs at least", show_seconds(found.minimum_runtime_seconds)),
         ("first goes", f"{_FIRST[found.policy]} ({found.policy.value})"),
     ]
     show_one(output, found, found.virtual_pool_id, fields)

@@ -43,6 +43,9 @@ class Settings(ServiceSettings):
     hold_seconds: int = Field(
         3600, ge=1, le=604_800, description="longest that nodes are kept free for a task before others get their turn"
     )
+    evictions_per_hour: int = Field(
+        3, ge=0, le=3600, description="how often a task, with its gang, is stopped for others at most; 0 = no bound"
+    )
     distance_profiles: dict[TaskKind, dict[AttributeName, AttributeWish]] = Field(
         default_factory=dict,
         description="which attributes of devices count for a kind of task, as JSON such as"
@@ -84,4 +87,4 @@ class Settings(ServiceSettings):
             for kind, wishes in self.distance_profiles.items()
         }
         distance = DistanceRules({**DEFAULT_PROFILES, **given}, self.distance_step_permille)
-        return Policy(self.hold_after_seconds, self.hold_seconds, distance)
+        return Policy(self.hold_after_seconds, self.hold_seconds, distance, self.evictions_per_hour)

@@ -74,6 +74,7 @@ class ErrorCode(StrEnum):
     RESERVATION_NOT_FOUND = "quota.reservation.not_found", 404, "No such reservation"
     RESERVATION_WINDOW = "quota.reservation.window", 422, "The window of the reservation has passed"
     RESERVATION_OVER_LIMIT = "quota.reservation.over_limit", 409, "The virtual pool's limit leaves no room for this"
+    VIRTUAL_POOL_INVALID = "quota.virtual_pool.invalid", 422, "The settings of the virtual pool contradict one another"
     LIMITS_INVALID = "quota.limits.invalid", 422, "The limits contradict one another"
 
     # scheduler

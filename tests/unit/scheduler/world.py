@@ -16,6 +16,7 @@ from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
 from millpond_scheduler.domain.plans import Claim, Holding, Plan, Reclaim
 from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.preemption import Evictions
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import DeviceDemand, Gang, QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -138,6 +139,7 @@ class World:
     flavors: dict[TaskId, str | None] = field(default_factory=dict)  # as allocations keep it, though a node leaves
     stopping: set[TaskId] = field(default_factory=set)
     claims: dict[TaskId, Reclaim] = field(default_factory=dict)
+    evictions: Evictions | None = None
 
     @classmethod
     def of(cls, *nodes: NodeRecord, pools: Iterable[VirtualPoolState] = (), rules: PoolRules | None = None) -> "World":
@@ -235,6 +237,7 @@ class World:
             max_tasks,
             list_running=self.list_running,
             claims=self.open_claims(),
+            evictions=self.evictions,
         )
 
     def list_running(self) -> list[Running]:

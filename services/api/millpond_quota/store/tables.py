@@ -1,6 +1,6 @@
 """The tables that quota owns, as the migrations made them."""
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, LargeBinary, MetaData, Table, Text, Uuid, text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, Table, Text, Uuid, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from millpond_kernel.tables import INSTANT, NOW, kernel_tables
@@ -66,6 +66,8 @@ virtual_pool = Table(
     Column("created_at", INSTANT, nullable=False, server_default=NOW),
     Column("generation", BigInteger, nullable=False),
     Column("reclaim_at", INSTANT, nullable=True),
+    Column("preemption", Text, nullable=False, server_default=text("'never'")),
+    Column("minimum_runtime_seconds", Integer, nullable=False, server_default=text("0")),
 )
 Index(
     "virtual_pool_name",

@@ -1,13 +1,12 @@
 """Rows of virtual pools, and the views of pools and capacity that their limits are checked against."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from uuid import UUID
 
 import asyncpg
 
 from millpond_contracts.bodies.pools import PoolCapacity, PoolView
-from millpond_contracts.bodies.tenants import Limits, QueuePolicy, VirtualPoolSpec, VirtualPoolView
+from millpond_contracts.bodies.tenants import Limits, Preemption, QueuePolicy, VirtualPoolSpec, VirtualPoolView
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
 from millpond_kernel.filters import Where
@@ -24,6 +23,8 @@ def virtual_pool_view(row: asyncpg.Record) -> VirtualPoolView:
         name=row["name"],
         limits=Limits.model_validate(row["limits"]),
         policy=QueuePolicy(row["policy"]),
+        preemption=Preemption(row["preemption"]),
+        minimum_runtime_seconds=row["minimum_runtime_seconds"],
         labels=row["labels"],
         deleted=row["deleted"],
         reclaim_at=row["reclaim_at"],
@@ -39,8 +40,8 @@ async def insert_virtual_pool(unit: UnitOfWork, spec: VirtualPoolSpec) -> Virtua
         ProblemError: 409 `kernel.name.taken`.
     """
     row = await unit.fetchrow(
-        "INSERT INTO virtual_pool (id, tenant_id, pool_id, name, limits, policy, labels, generation)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, 1)"
+        "INSERT INTO virtual_pool (id, tenant_id, pool_id, name, limits, policy, labels, preemption,"
+        " minimum_runtime_seconds, generation) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 1)"
         " ON CONFLICT (tenant_id, name) WHERE NOT deleted DO NOTHING RETURNING *",
         VirtualPoolId.new(),
         spec.tenant_id,
@@ -49,6 +50,8 @@ async def insert_virtual_pool(unit: UnitOfWork, spec: VirtualPoolSpec) -> Virtua
         spec.limits.model_dump(mode="json"),
         spec.policy.value,
         spec.labels,
+        spec.preemption.value,
+        spec.minimum_runtime_seconds,
     )
     if row is None:
         raise ProblemError(ErrorCode.NAME_TAKEN, f"This tenant has a virtual pool named {spec.name!r}.")
@@ -91,26 +94,19 @@ async def list_virtual_pools(
     )
 
 
-async def update_virtual_pool(
-    unit: UnitOfWork,
-    current: VirtualPoolView,
-    limits: Limits,
-    policy: QueuePolicy,
-    labels: dict[str, str],
-    reclaim_at: datetime | None,
-    *,
-    deleted: bool,
-) -> VirtualPoolView:
-    """The locked virtual pool with its new fields and a risen generation."""
+async def update_virtual_pool(unit: UnitOfWork, changed: VirtualPoolView) -> VirtualPoolView:
+    """The locked virtual pool as it is to be, with a risen generation."""
     row = await unit.fetchrow(
-        "UPDATE virtual_pool SET limits = $2, policy = $3, labels = $4, deleted = $5, reclaim_at = $6,"
-        " generation = generation + 1 WHERE id = $1 RETURNING *",
-        current.virtual_pool_id,
-        limits.model_dump(mode="json"),
-        policy.value,
-        labels,
-        deleted,
-        reclaim_at,
+        "UPDATE virtual_pool SET limits = $2, policy = $3, labels = $4, deleted = $5, reclaim_at = $6, preemption = $7,"
+        " minimum_runtime_seconds = $8, generation = generation + 1 WHERE id = $1 RETURNING *",
+        changed.virtual_pool_id,
+        changed.limits.model_dump(mode="json"),
+        changed.policy.value,
+        changed.labels,
+        changed.deleted,
+        changed.reclaim_at,
+        changed.preemption.value,
+        changed.minimum_runtime_seconds,
     )
     assert row is not None, "the row was locked before"
     return virtual_pool_view(row)

@@ -3,7 +3,14 @@
 from datetime import datetime, timedelta
 
 from millpond_contracts.bodies.pools import PoolIsolation
-from millpond_contracts.bodies.tenants import Limits, VirtualPoolChange, VirtualPoolSpec, VirtualPoolView
+from millpond_contracts.bodies.tenants import (
+    Limits,
+    Preemption,
+    QueuePolicy,
+    VirtualPoolChange,
+    VirtualPoolSpec,
+    VirtualPoolView,
+)
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.events.quota import LimitExhausted, ReservationChanged, VirtualPoolChanged
 from millpond_contracts.events.scheduler import AdmissionChanged
@@ -16,6 +23,9 @@ from millpond_kernel.uow import UnitOfWork
 from millpond_quota.domain.guarantees import find_shortfalls, raised_amounts
 from millpond_quota.domain.windows import Window, find_peak
 from millpond_quota.store import alerts, reservations, tenants, virtual_pools
+
+# What a change may name beside limits; what it does not name stays.
+_CHANGED = ("policy", "labels", "preemption", "minimum_runtime_seconds")
 
 
 async def _check_pool(
@@ -73,7 +83,7 @@ async def change_virtual_pool(
     """The virtual pool with new limits, policy or labels; lowering a limit stops nothing unless it says so.
 
     Raises:
-        ProblemError: 404, 412, or a raised guarantee beyond the capacity.
+        ProblemError: 404, 412, a raised guarantee beyond the capacity, or preemption with another policy than priority.
     """
     before = await virtual_pools.get_virtual_pool(unit, virtual_pool_id, lock=True)
     check_if_match(if_match, before.generation)
@@ -83,15 +93,14 @@ async def change_virtual_pool(
     if change.reclaim:
         now: datetime = await unit.fetchval("SELECT clock_timestamp()")
         reclaim_at = now + timedelta(seconds=change.reclaim_grace_seconds)
-    after = await virtual_pools.update_virtual_pool(
-        unit,
-        before,
-        limits,
-        before.policy if change.policy is None else change.policy,
-        before.labels if change.labels is None else change.labels,
-        reclaim_at,
-        deleted=False,
-    )
+    named = {name: value for name in _CHANGED if (value := getattr(change, name)) is not None}
+    wanted = before.model_copy(update={**named, "limits": limits, "reclaim_at": reclaim_at})
+    if wanted.preemption is not Preemption.NEVER and wanted.policy is not QueuePolicy.PRIORITY:
+        raise ProblemError(
+            ErrorCode.VIRTUAL_POOL_INVALID,
+            f"The policy {wanted.policy.value} knows no lower priority: set the policy priority, or preemption never.",
+        )
+    after = await virtual_pools.update_virtual_pool(unit, wanted)
     unit.emit(VirtualPoolChanged(virtual_pool=after))
     audit(unit, caller, "virtual_pool.change", str(virtual_pool_id), before=before, after=after)
     return after
@@ -107,9 +116,8 @@ async def delete_virtual_pool(
     """
     before = await virtual_pools.get_virtual_pool(unit, virtual_pool_id, lock=True)
     check_if_match(if_match, before.generation)
-    after = await virtual_pools.update_virtual_pool(
-        unit, before, before.limits, before.policy, before.labels, None, deleted=True
-    )
+    gone = before.model_copy(update={"reclaim_at": None, "deleted": True})
+    after = await virtual_pools.update_virtual_pool(unit, gone)
     now: datetime = await unit.fetchval("SELECT clock_timestamp()")
     for cancelled in await reservations.cancel_reservations_of(unit, virtual_pool_id, now):
         unit.emit(ReservationChanged(reservation=cancelled))

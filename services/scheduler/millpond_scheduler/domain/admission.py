@@ -4,12 +4,12 @@ Amounts are milli-CPU, MiB and device milli per flavor. The order in which limit
 queue, and each task of a batch sees what the earlier ones were given.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy
+from millpond_contracts.bodies.tenants import Limit, Limits, Preemption, QueuePolicy
 from millpond_contracts.ids import PoolId, ProjectId, TenantId, VirtualPoolId
 from millpond_scheduler.domain.plans import AdmissionLine, Placement
 from millpond_scheduler.domain.verdicts import Reason
@@ -49,7 +49,10 @@ def add_amounts(sums: dict[Resource, int], amounts: Mapping[Resource, int], sign
 
 @dataclass(frozen=True, slots=True)
 class VirtualPoolState:
-    """A tenant's share of a pool: its limits and what its live allocations hold, in all and by project."""
+    """A tenant's share of a pool: its limits and what its live allocations hold, in all and by project.
+
+    `minimum_runtime_seconds`: before that its tasks are not stopped for others.
+    """
 
     id: VirtualPoolId
     tenant: TenantId
@@ -58,6 +61,13 @@ class VirtualPoolState:
     used: Mapping[Resource, int] = field(default_factory=dict)
     policy: QueuePolicy = QueuePolicy.PRIORITY
     used_by: Mapping[ProjectId | None, Mapping[Resource, int]] = field(default_factory=dict)
+    preemption: Preemption = Preemption.NEVER
+    minimum_runtime_seconds: int = 0
+
+    @property
+    def stops_lower(self) -> bool:
+        """Whether its tasks may stop others of it that have a lower priority."""
+        return self.policy is QueuePolicy.PRIORITY and self.preemption is Preemption.LOWER_PRIORITY
 
     def limit_of(self, resource: Resource) -> Limit:
         """The limit on a resource; a flavor that is not named may not be used at all."""
@@ -203,9 +213,20 @@ class Balance:
             missing=missing,
         )
 
-    def charge(self, demand: Mapping[Resource, int]) -> None:
-        """Count a placement."""
-        for resource, amount in demand.items():
+    def find_excess(self, resources: Iterable[Resource]) -> Resource | None:
+        """Something of which it holds more than it may: above its cap, or borrowed of what others are guaranteed."""
+        for resource in resources:
+            limit, used = self.state.limit_of(resource), self._used.get(resource, 0)
+            if used > limit.cap:
+                return resource
+            if used > limit.guaranteed and self._pool.short_of(resource, 0, self.unfilled(resource)) > 0:
+                return resource
+        return None
+
+    def charge(self, demand: Mapping[Resource, int], sign: int = 1) -> None:
+        """Count a placement, or take it off."""
+        for resource, held in demand.items():
+            amount = sign * held
             before = self.unfilled(resource)
             self._used[resource] = self._used.get(resource, 0) + amount
             self._pool.take(resource, amount, before - self.unfilled(resource))

@@ -1,10 +1,12 @@
 """One batch of decisions: the queue and the snapshot go in, a plan comes out.
 
 The steps: 1 order the queue; 2 admit against limits; 3 choose a node; 4 take it on the snapshot; 5 say why the others
-wait; 6 take back what was lent where a guarantee covers it; 7 keep nodes free for whoever has waited too long. The
-tasks of a gang take them together: when one of them finds no place, what was taken for the others is given back.
+wait; 6 stop what is lent, or of lower priority, for whoever may ask for that; 7 keep nodes free for whoever has waited
+too long. The tasks of a gang take them together: when one of them finds no place, what was taken for the others is
+given back.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -21,17 +23,20 @@ from millpond_scheduler.domain.plans import (
     AdmissionLine,
     Claim,
     GangRoom,
+    Halted,
     Holding,
     Placement,
     Plan,
     Reclaim,
     Rejection,
+    Spared,
 )
 from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.preemption import Claimant, Evictions
 from millpond_scheduler.domain.reclaim import Lent, Running, StopGroup
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
-from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, Reason, decide_dominant
+from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, STOPPABLE_REASONS, Reason, decide_dominant
 
 # So many claimants of one batch at most: each costs a trial, and the next batch follows at once.
 MAX_RECLAIMS = 50
@@ -63,6 +68,7 @@ class _Batch:
     blocked: dict[tuple[VirtualPoolId, RequestClass, int], Rejection] = field(default_factory=dict)
     earmarks: dict[TaskId, NodeId] = field(default_factory=dict)
     reclaims: list[Reclaim] = field(default_factory=list)
+    halted: list[Halted] = field(default_factory=list)
     kept_rows: dict[int, set[TaskId]] = field(default_factory=dict)
     kept_lines: set[tuple[PoolId, str | None]] = field(default_factory=set)
 
@@ -87,6 +93,7 @@ def plan_batch(
     cache: CandidateCache | None = None,
     list_running: Callable[[], Iterable[Running]] = tuple,
     claims: Mapping[TaskId, Claim] = MappingProxyType({}),
+    evictions: Evictions | None = None,
 ) -> Plan:
     """Decide where waiting tasks go, at most `max_tasks` of them or one larger gang; the others carry a reason.
 
@@ -100,13 +107,15 @@ def plan_batch(
         cache: the remembered scores of this snapshot; kept by the caller between batches.
         list_running: what holds something and may be stopped for whoever is guaranteed it; nothing = no reclaim.
         claims: what earlier batches promised, by the first task of the claimant.
+        evictions: what was stopped for others in the last hour.
     """
     policy = policy or Policy()
     cache = cache or CandidateCache(snapshot, distance=policy.distance)
     ledger = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool))
-    lent = Lent(snapshot, virtual_pools, list_running)
+    shares = FairShares(lambda pool: sum_total(snapshot, pool))
+    lent = Lent(snapshot, virtual_pools, list_running, shares, evictions or Evictions(), now_us)
     placements: list[Placement] = []
-    turns = Turns(ledger, cache, FairShares(lambda pool: sum_total(snapshot, pool)), claims, placements)
+    turns = Turns(ledger, cache, shares, claims, placements)
     batch = _Batch(snapshot, cache, ledger, policy, now_us, lent, turns, dict(claims), placements)
     for claimant, claim in claims.items():
         batch.keep(claimant, map(snapshot.find_row, claim.nodes))
@@ -123,7 +132,13 @@ def plan_batch(
             for task in unit:
                 batch.rejections[task.id] = rejection
     return Plan(
-        tuple(batch.placements), batch.rejections, batch.earmarks, examined, mark, reclaims=tuple(batch.reclaims)
+        tuple(batch.placements),
+        batch.rejections,
+        batch.earmarks,
+        examined,
+        mark,
+        reclaims=tuple(batch.reclaims),
+        halted=tuple(batch.halted),
     )
 
 
@@ -201,8 +216,11 @@ def _decide_unit(batch: _Batch, unit: tuple[QueuedTask, ...]) -> Rejection | Non
         _give_back(batch, mark, placed)
         if size:
             rejection = replace(rejection, gang=GangRoom(size, fitting))
-        if rejection.reason in CAPACITY_REASONS and _is_promised(batch, unit):
-            return replace(rejection, reason=Reason.RECLAIMING)
+        if rejection.reason in STOPPABLE_REASONS:
+            claim, spared = _promise(batch, unit)
+            if claim is not None:
+                return replace(rejection, reason=Reason.PREEMPTING if claim.preempts else Reason.RECLAIMING)
+            rejection = replace(rejection, spared=spared)
         if rejection.reason in CAPACITY_REASONS:
             _keep_free(batch, unit)
         batch.blocked[key] = rejection
@@ -210,25 +228,29 @@ def _decide_unit(batch: _Batch, unit: tuple[QueuedTask, ...]) -> Rejection | Non
     return None
 
 
-def _is_promised(batch: _Batch, unit: tuple[QueuedTask, ...]) -> bool:
-    """Whether room is being made for a task or gang: promised before and still coming, or now, by what is lent."""
+def _promise(batch: _Batch, unit: tuple[QueuedTask, ...]) -> tuple[Claim | None, Mapping[Spared, int]]:
+    """The room that is being made for a task or gang, promised before and still coming, or now; else what is spared."""
     claim, balance = batch.claims.get(unit[0].id), batch.ledger.find_balance(unit[0].virtual_pool)
     if balance is None:
-        return False
+        return None, {}
+    spared: Mapping[Spared, int] = {}
     if claim is None or not claim.is_open:
-        claim = _plan_reclaim(batch, unit, balance)
-    if claim is None:
-        return False
-    for placement in claim.placements:
+        claimant = Claimant(unit[0], balance, batch.turns.stand(balance, unit[0].request, len(unit)))
+        claim = _plan_stops(batch, unit, claimant)
+        if claim is None:
+            spared = Counter(claimant.spared.values())
+            batch.halted += claimant.list_halted()
+    for placement in claim.placements if claim else ():
         balance.charge(demand_of(placement))  # so that the next one of this virtual pool is not promised the same
-    return True
+    return claim, spared
 
 
-def _plan_reclaim(batch: _Batch, unit: tuple[QueuedTask, ...], balance: Balance) -> Claim | None:
-    # 6. Take back what was lent: the task or gang is placed as if the cheapest borrowers had stopped, and undone.
-    if len(batch.reclaims) == MAX_RECLAIMS or not _is_guaranteed(batch, unit[0], balance) or not batch.lent.is_any():
+def _plan_stops(batch: _Batch, unit: tuple[QueuedTask, ...], claimant: Claimant) -> Claim | None:
+    # 6. Take back what was lent, or let lower priority give way: the task or gang is placed as if the cheapest of what
+    #    may be stopped for it had ended, and undone.
+    if len(batch.reclaims) == MAX_RECLAIMS or not claimant.may_stop_any or not batch.lent.is_any(claimant):
         return None
-    balance.count_pool()
+    claimant.balance.count_pool()
     batch.claims.pop(unit[0].id, None)
     victims: list[StopGroup] = []
     blocked = [
@@ -238,16 +260,21 @@ def _plan_reclaim(batch: _Batch, unit: tuple[QueuedTask, ...], balance: Balance)
         for row in map(batch.snapshot.find_row, claim.nodes)
         if row is not None
     ]
-    with batch.lent.as_it_will_be(batch.claims.values()):
+    with batch.lent.as_it_will_be(batch.claims.values(), claimant.balance):
         mark, placed = batch.snapshot.mark(), len(batch.placements)
-        is_whole = all(_place_after_stops(batch, task, balance, blocked, victims) for task in unit)
+        is_whole = all(_place_after_stops(batch, task, claimant, blocked, victims) for task in unit)
         placements = tuple(batch.placements[placed:])
+        if is_whole:
+            resources = {resource for placement in placements for resource in demand_of(placement)}
+            own = batch.lent.find_own_victims(claimant, resources)
+            is_whole, victims = own is not None, victims + (own or [])
         _give_back(batch, mark, placed)
-        batch.lent.restore(victims)
+        batch.lent.restore(victims, claimant)
     if not is_whole or not victims:
         return None
     batch.lent.take(victims)
-    claim = Claim(frozenset(placement.holding.node for placement in placements), placements)
+    preempts = any(group.virtual_pool == unit[0].virtual_pool for group in victims)
+    claim = Claim(frozenset(placement.holding.node for placement in placements), placements, preempts=preempts)
     batch.claims[unit[0].id] = claim
     batch.keep(unit[0].id, map(batch.snapshot.find_row, claim.nodes))
     stopped = tuple(task.id for group in victims for task in group.tasks)
@@ -255,31 +282,23 @@ def _plan_reclaim(batch: _Batch, unit: tuple[QueuedTask, ...], balance: Balance)
     return claim
 
 
-def _is_guaranteed(batch: _Batch, task: QueuedTask, balance: Balance) -> bool:
-    """Whether anything that the task asks for is its virtual pool's own share."""
-    candidates, request = batch.cache.get(task.request), task.request
-    wanted = [(CPU, request.cpu_milli), (MEMORY, request.memory_mib)]
-    if request.devices is not None:
-        wanted += [(device(flavor), candidates.milli_of(flavor)) for flavor in candidates.flavors]
-    return any(balance.is_guaranteed(resource, amount) for resource, amount in wanted)
-
-
 def _place_after_stops(
-    batch: _Batch, task: QueuedTask, balance: Balance, blocked: Collection[int], victims: list[StopGroup]
+    batch: _Batch, task: QueuedTask, claimant: Claimant, blocked: Collection[int], victims: list[StopGroup]
 ) -> bool:
-    admission = admit(balance, batch.cache.get(task.request))
+    with batch.lent.without_own(claimant):
+        admission = admit(claimant.balance, batch.cache.get(task.request))
     if admission.reason is not None:
         return False
     candidates = batch.cache.get(admission.request)
     row = candidates.find_best(blocked)
     if row is None:
-        found = batch.lent.find_victims(candidates, balance, blocked)
+        found = batch.lent.find_victims(candidates, claimant, blocked)
         if found is None:
             return False
         row, groups = found
-        batch.lent.release(groups)
+        batch.lent.release(groups, claimant)
         victims += groups
-    _place(batch, task, balance, candidates, row)
+    _place(batch, task, claimant.balance, candidates, row)
     return True
 
 

@@ -15,7 +15,7 @@ from millpond_scheduler.domain.cycle import VirtualPools, decide_rejection, list
 from millpond_scheduler.domain.earmarks import find_nearest, missing_devices
 from millpond_scheduler.domain.gangs import count_fitting
 from millpond_scheduler.domain.growth import GrowthLimit, LargestSize, find_reached
-from millpond_scheduler.domain.plans import AdmissionLine, GangRoom, Rejection
+from millpond_scheduler.domain.plans import AdmissionLine, GangRoom, Rejection, Spared
 from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, CODES, Reason, describe_reason
@@ -162,9 +162,10 @@ def _suggest(
     lines: tuple[AdmissionLine, ...],
     nearest: int | None,
 ) -> list[Unblock]:
-    if rejection.reason in (Reason.GANG_STOPPING, Reason.RECLAIMING):
+    if rejection.reason in (Reason.GANG_STOPPING, Reason.RECLAIMING, Reason.PREEMPTING):
         return []
     limits = [_raise_limit(line) for line in lines if line.missing]
+    limits += [_wait_for(why, tasks) for why, tasks in sorted(rejection.spared.items())]
     opened = _open_nodes(snapshot, candidates)
     if nearest is None and not opened:
         larger = Unblock(
@@ -177,6 +178,20 @@ def _suggest(
         [] if nearest is None or rejection.counts.get(Reason.PLACEABLE) else _free_node(snapshot, candidates, nearest)
     )
     return limits + opened + freed
+
+
+def _wait_for(why: Spared, tasks: int) -> Unblock:
+    """What lets a task stop that is spared now."""
+    them = f"{tasks} task{'s' if tasks > 1 else ''} that could be stopped for it"
+    if why is Spared.MINIMUM_RUNTIME:
+        return Unblock(
+            f"wait: {them} have not run for the minimum time of their virtual pool", "then they may be stopped"
+        )
+    if why is Spared.STOPPED_TOO_OFTEN:
+        return Unblock(f"wait an hour, or end {them}", "they were stopped for others as often as one hour allows")
+    return Unblock(
+        f"wait an hour, or end {them} by hand", "stopping them for this task again would be a loop: it was done before"
+    )
 
 
 def _make_room(snapshot: Snapshot, candidates: Candidates, gang: GangRoom) -> list[Unblock]:

@@ -12,6 +12,7 @@ from millpond_scheduler.domain.distance import Distance, measure_distance, wishe
 from millpond_scheduler.domain.explain import Explanation, explain
 from millpond_scheduler.domain.plans import Claim, Placement, Plan
 from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.preemption import Evictions
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -88,6 +89,7 @@ class DryRunner:
     policy: Policy
     list_running: Callable[[], Iterable[Running]]
     claims: Mapping[TaskId, Claim]
+    evictions: Evictions | None = None
 
     def run(self, asked: Sequence[AskedTask]) -> DryRun:
         """Plan the job as it is; then, if it may use other flavors, with each of them alone."""
@@ -130,6 +132,7 @@ class DryRunner:
                 # What others would have to give back starts nothing now: it only matters where reasons are told.
                 self.list_running if explains else tuple,
                 self.claims,
+                self.evictions,
             )
             explanation = self._explain(asked, plan) if explains else None
         finally:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from millpond_contracts.ids import DeviceId, NodeId, TaskId, TenantId, VirtualPoolId
 from millpond_scheduler.domain.verdicts import Reason
@@ -70,9 +71,19 @@ class GangRoom:
     fitting: int
 
 
+class Spared(StrEnum):
+    """Why something is not stopped that otherwise would be."""
+
+    MINIMUM_RUNTIME = "minimum_runtime"
+    STOPPED_TOO_OFTEN = "stopped_too_often"
+    LOOP = "loop"
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Why a task was not placed now: one dominant reason, and how many of the pool's nodes fail which filter first.
+
+    `spared` = how many tasks could be stopped for it and are not, by why.
 
     Of a gang, `counts` and `reason` speak of the first task that found no place beside those before it.
     """
@@ -81,6 +92,7 @@ class Rejection:
     counts: Mapping[Reason, int] = field(default_factory=dict)
     admission: tuple[AdmissionLine, ...] = ()
     gang: GangRoom | None = None
+    spared: Mapping[Spared, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +100,13 @@ class Claim:
     """Room kept for a waiting task, or for a gang under its first task, until what stops for it has ended.
 
     `placements` = where its tasks were seen to fit; empty when only the nodes are known any more. `is_open` = some of
-    the victims still hold what they had.
+    the victims still hold what they had. `preempts` = some of them are of the claimant's own virtual pool.
     """
 
     nodes: frozenset[NodeId]
     placements: tuple[Placement, ...] = ()
     is_open: bool = True
+    preempts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,15 @@ class Reclaim:
     claimant: TaskId
     victims: tuple[TaskId, ...]
     claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """A stop that was not ordered, because it would go on for ever. A person must look at it."""
+
+    claimant: TaskId
+    victim: TaskId
+    why: Spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +140,4 @@ class Plan:
     examined: int
     mark: int
     reclaims: tuple[Reclaim, ...] = ()
+    halted: tuple[Halted, ...] = ()

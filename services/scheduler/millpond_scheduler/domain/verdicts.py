@@ -40,6 +40,7 @@ class Reason(StrEnum):
     GUARANTEE_OF_OTHERS = "guarantee_of_others"
     GANG_STOPPING = "gang_stopping"
     RECLAIMING = "reclaiming"
+    PREEMPTING = "preempting"
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
@@ -57,6 +58,8 @@ CAPACITY_REASONS = frozenset(
         Reason.EARMARKED,
     }
 )
+# What ends when something else stops: for these it is asked what might.
+STOPPABLE_REASONS = CAPACITY_REASONS | {Reason.LIMIT_REACHED, Reason.GUARANTEE_OF_OTHERS}
 # What an operator or a returning node changes.
 STATE_REASONS = frozenset({Reason.NOT_SCHEDULABLE, Reason.CORDONED})
 
@@ -114,6 +117,7 @@ _MESSAGES: Mapping[Reason, str] = {
     Reason.LIMIT_REACHED: "the virtual pool's limit is reached",
     Reason.GUARANTEE_OF_OTHERS: "what is free is guaranteed to other virtual pools",
     Reason.RECLAIMING: "what was lent is being taken back: tasks of others are stopping to make room",
+    Reason.PREEMPTING: "work of lower priority in the virtual pool is being stopped to make room",
     Reason.GANG_STOPPING: "the tasks of the gang that still run are being stopped; then it waits as a whole",
 }
 
@@ -121,6 +125,7 @@ _MESSAGES: Mapping[Reason, str] = {
 _TRIAL_MESSAGES: Mapping[Reason, str] = {
     **_MESSAGES,
     Reason.RECLAIMING: "what was lent would be taken back: tasks of others would be stopped to make room",
+    Reason.PREEMPTING: "work of lower priority in the virtual pool would be stopped to make room",
 }
 
 

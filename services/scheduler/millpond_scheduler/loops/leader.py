@@ -18,7 +18,7 @@ import asyncpg
 from millpond_contracts.ids import NodeId, TaskId, VirtualPoolId
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import LINGER_SECONDS, DoorListener
-from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, release_lease
+from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, check_epoch, release_lease
 from millpond_kernel.observability import LEADER, LOOP_SECONDS, log
 from millpond_kernel.pausing import Stop, sleep_or_stop
 from millpond_scheduler.domain.cycle import plan_batch
@@ -32,7 +32,7 @@ from millpond_scheduler.usecases.comparing import COMPARE_SECONDS, MemoryCheck
 from millpond_scheduler.usecases.cycle import Batch, commit_batch
 from millpond_scheduler.usecases.demand import DemandMemory, tell_demand
 from millpond_scheduler.usecases.loading import apply_changes, load_shard, refresh_shard
-from millpond_scheduler.usecases.reclaiming import commit_reclaims, note_reclaims
+from millpond_scheduler.usecases.reclaiming import commit_reclaims, note_reclaims, tell_halted
 from millpond_scheduler.usecases.records import microseconds_of
 from millpond_scheduler.usecases.recount import recount
 from millpond_scheduler.usecases.shard import Shard
@@ -161,6 +161,10 @@ class Leader:
         shard.snapshot.keep()
         if plan is not None and plan.reclaims:
             await self._reclaim(shard, plan)
+        if plan is not None and plan.halted:
+            async with self._database.begin(SYSTEM) as unit:
+                await check_epoch(unit, self._lease())
+                await tell_halted(unit, shard, plan.halted, microseconds_of(await self._database.now()))
         if not placed:
             await self._tell(shard)
             if self._check.is_due():
@@ -242,6 +246,7 @@ class Leader:
             shard.cache,
             shard.list_running,
             claims,
+            shard.list_evictions(self._rules.policy.evictions_per_hour, microseconds_of(now)),
         )
         for claimant, claim in claims.items():
             if not claim.is_open:
@@ -312,7 +317,7 @@ class Leader:
             log.info("reclaim_refused", reclaims=len(plan.reclaims), error=f"{error}"[:200])
             self._is_dirty = True
             return
-        note_reclaims(shard, plan.reclaims)
+        note_reclaims(shard, plan.reclaims, microseconds_of(await self._database.now()))
         self._is_dirty = True
         await self._bell.ring(nodes)
 

@@ -243,6 +243,17 @@ fast_failure = Table(
 )
 Index("fast_failure_job", fast_failure.c.job_id)
 
+# What was stopped for other work within the hour.
+eviction = Table(
+    "eviction",
+    metadata,
+    Column("allocation_id", Uuid, primary_key=True),
+    Column("task_id", Uuid, nullable=False),
+    Column("claimant_id", Uuid, nullable=False),
+    Column("at", INSTANT, nullable=False),
+)
+Index("eviction_age", eviction.c.at)
+
 usage = Table(
     "usage",
     metadata,
@@ -322,6 +333,8 @@ virtual_pool_view = Table(
     Column("deleted", Boolean, nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("reclaim_at", INSTANT, nullable=True),
+    Column("preemption", Text, nullable=False, server_default=text("'never'")),
+    Column("minimum_runtime_seconds", Integer, nullable=False, server_default=text("0")),
 )
 
 reservation_view = Table(

@@ -95,10 +95,11 @@ async def write_virtual_pool(unit: UnitOfWork, virtual_pool: VirtualPoolView) ->
     """Takes a virtual pool as quota tells it; False = it was known as newly or newer."""
     touched = await unit.execute(
         "INSERT INTO virtual_pool_view AS v (id, tenant_id, pool_id, name, limits, policy, deleted, generation,"
-        " reclaim_at)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO UPDATE SET name = excluded.name,"
+        " reclaim_at, preemption, minimum_runtime_seconds)"
+        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (id) DO UPDATE SET name = excluded.name,"
         " limits = excluded.limits, policy = excluded.policy, deleted = excluded.deleted,"
-        " generation = excluded.generation, reclaim_at = excluded.reclaim_at"
+        " generation = excluded.generation, reclaim_at = excluded.reclaim_at,"
+        " preemption = excluded.preemption, minimum_runtime_seconds = excluded.minimum_runtime_seconds"
         " WHERE excluded.generation > v.generation",
         virtual_pool.virtual_pool_id,
         virtual_pool.tenant_id,
@@ -109,6 +110,8 @@ async def write_virtual_pool(unit: UnitOfWork, virtual_pool: VirtualPoolView) ->
         virtual_pool.deleted,
         virtual_pool.generation,
         virtual_pool.reclaim_at,
+        virtual_pool.preemption.value,
+        virtual_pool.minimum_runtime_seconds,
     )
     return touched == 1
 

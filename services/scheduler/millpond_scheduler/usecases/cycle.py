@@ -80,6 +80,7 @@ class Batch:
             started_us=self._now_us,
             gang=(new.job, new.group) if new.gang else None,
             project=new.project,
+            stop_grace_seconds=new.stop_grace_seconds,
         )
         for resource, amount in running.demand().items():
             self.usage[new.virtual_pool, resource] = self.usage.get((new.virtual_pool, resource), 0) + amount

@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from millpond_contracts.bodies.nodes import NodeView
+from millpond_contracts.bodies.tenants import Preemption
 from millpond_contracts.ids import (
     AllocationId,
     JobId,
@@ -24,9 +25,10 @@ from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import VirtualPoolState
 from millpond_scheduler.domain.distance import DistanceRules
+from millpond_scheduler.domain.preemption import Eviction
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import Gang, QueuedTask
-from millpond_scheduler.store import allocations, jobs, views
+from millpond_scheduler.store import allocations, evictions, jobs, views
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.reservations import list_reservations
 from millpond_scheduler.usecases.records import (
@@ -53,6 +55,7 @@ async def load_shard(unit: UnitOfWork, lease: Lease, distance: DistanceRules | N
     apply_nodes(shard, await views.list_nodes(unit, None))
     hold_rows(shard, await allocations.list_live(unit))
     await load_waiting(unit, shard, None)
+    await load_evictions(unit, shard)
     return shard
 
 
@@ -117,6 +120,8 @@ async def _load_virtual_pools(unit: UnitOfWork, shard: Shard) -> None:
             used=shard.used.setdefault(key, {}),
             used_by=shard.used_by.setdefault(key, {}),
             policy=views.policy_of(row),
+            preemption=Preemption(row["preemption"]),
+            minimum_runtime_seconds=row["minimum_runtime_seconds"],
         )
     shard.limits = {key: state.limits for key, state in shard.virtual_pools.items()}
 
@@ -213,6 +218,14 @@ def _job_facts(row: asyncpg.Record, tenant: TenantId) -> JobFacts:
         time_limit_seconds=row["time_limit_seconds"],
         groups=_read_groups(tenant, pool, row["groups"]),
     )
+
+
+async def load_evictions(unit: UnitOfWork, shard: Shard) -> None:
+    """Reads what was stopped for others in the last hour."""
+    shard.evictions = [
+        Eviction(TaskId.of(row["task_id"]), TaskId.of(row["claimant_id"]), microseconds_of(row["at"]))
+        for row in await evictions.list_evictions(unit)
+    ]
 
 
 @lru_cache(maxsize=4096)

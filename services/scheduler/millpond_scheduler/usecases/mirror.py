@@ -16,7 +16,13 @@ from millpond_contracts.prices import PublishedPrices
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.store import allocations, jobs, views
-from millpond_scheduler.usecases.loading import apply_nodes, hold_rows, load_rules, load_waiting
+from millpond_scheduler.usecases.loading import (
+    apply_nodes,
+    hold_rows,
+    load_evictions,
+    load_rules,
+    load_waiting,
+)
 from millpond_scheduler.usecases.records import published_prices
 from millpond_scheduler.usecases.shard import Shard
 
@@ -65,6 +71,7 @@ async def refresh_mirror(unit: UnitOfWork, mirror: Mirror) -> None:
     shard.waiting.clear()
     aged = await jobs.list_long_waiting(unit, mirror.policy.hold_after_seconds, _LONG_WAITING_JOBS, _TASKS_PER_GROUP)
     await load_waiting(unit, shard, aged)
+    await load_evictions(unit, shard)
     mirror.as_of, mirror.looked_at = as_of, looked_at
 
 

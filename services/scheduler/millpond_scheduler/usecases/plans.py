@@ -86,6 +86,7 @@ def make_plan(mirror: Mirror, asked: Asked) -> PlanView:
         mirror.policy,
         shard.list_running,
         shard.list_claims(),
+        shard.list_evictions(mirror.policy.evictions_per_hour, now_us),
     )
     found = runner.run(_list_tasks(asked, now_us))
     return PlanView(

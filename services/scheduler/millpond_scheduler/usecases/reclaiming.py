@@ -1,4 +1,4 @@
-"""Reclaims made durable: the victims of every claimant are ordered to stop, all of them in one transaction or none.
+"""Stops for others made durable: the victims of every claimant are ordered to stop, all in one transaction or none.
 
 Also what is above a limit that was lowered with `reclaim`.
 """
@@ -8,16 +8,21 @@ from datetime import datetime
 from uuid import UUID
 
 from millpond_contracts.bodies.allocations import AllocationState, EndReason
-from millpond_contracts.ids import NodeId
+from millpond_contracts.events.scheduler import PreemptionHalted
+from millpond_contracts.ids import JobId, NodeId, PoolId, TenantId
 from millpond_kernel.leases import Lease, check_epoch
+from millpond_kernel.observability import ALARMS, log
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import Resource
-from millpond_scheduler.domain.plans import Reclaim
+from millpond_scheduler.domain.plans import Halted, Reclaim
+from millpond_scheduler.domain.preemption import HOUR_US, Eviction
 from millpond_scheduler.domain.reclaim import choose_above
 from millpond_scheduler.store import allocations
+from millpond_scheduler.store.changes import ChangeKind
+from millpond_scheduler.store.evictions import add_evictions
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.lives import lock_lives, write_lives
-from millpond_scheduler.usecases.records import running_of
+from millpond_scheduler.usecases.records import microseconds_of, running_of
 from millpond_scheduler.usecases.shard import ClaimMemory, Shard
 
 
@@ -26,10 +31,13 @@ async def commit_reclaims(unit: UnitOfWork, lease: Lease, shard: Shard, reclaims
 
     Raises:
         LeaseLost: another leader took over.
-        GuardFailed: a claimant no longer waits, or a victim has ended, is being stopped, or was claimed before.
+        GuardFailed: a claimant no longer waits, a victim has ended, is being stopped, or was claimed before, or the
+            rules of virtual pools are not as planned.
     """
     await check_epoch(unit, lease)
     now: datetime = await unit.fetchval("SELECT clock_timestamp()")
+    if await unit.fetchval("SELECT EXISTS (SELECT 1 FROM change WHERE kind = $1)", ChangeKind.VIRTUAL_POOL.value):
+        raise GuardFailed("limits or rules of virtual pools changed since the plan")
     claimants = [reclaim.claimant for reclaim in reclaims]
     ids = [shard.holders[task] for reclaim in reclaims for task in reclaim.victims]
     lives = await lock_lives(unit, ids, {shard.waiting[task].facts.id for task in claimants})
@@ -43,9 +51,16 @@ async def commit_reclaims(unit: UnitOfWork, lease: Lease, shard: Shard, reclaims
             if not life.is_live or record.state is AllocationState.RELEASING or record.claimed_by is not None:
                 raise GuardFailed(f"allocation {record.id} is {record.state} and cannot be claimed")
             record.claimed_by, life.changed = reclaim.claimant, True
-    for key in ids:
-        lives.by_id[key].request_stop(EndReason.RECLAIMED, now)
+    for reclaim in reclaims:
+        own = shard.waiting[reclaim.claimant].queued.virtual_pool
+        for task in reclaim.victims:
+            life = lives.by_id[shard.holders[task]]
+            is_own = life.record.virtual_pool == own
+            # Once tasks can keep a checkpoint it is asked for here, and the order to stop follows its answer.
+            life.request_stop(EndReason.PREEMPTED if is_own else EndReason.RECLAIMED, now)
     await write_lives(unit, lives, now)
+    pairs = [(task, reclaim.claimant) for reclaim in reclaims for task in reclaim.victims]
+    await add_evictions(unit, ids, [task for task, _ in pairs], [claimant for _, claimant in pairs], now)
     return {life.record.node for life in lives.by_id.values() if life.is_live}
 
 
@@ -65,14 +80,41 @@ async def find_above_limits(unit: UnitOfWork, now: datetime) -> list[UUID]:
     for virtual_pool, amounts in above.items():
         rows = await allocations.list_live_of(unit, virtual_pool)
         by_task = {row["task_id"]: row["id"] for row in rows}
-        found += [by_task[task] for task in choose_above(map(running_of, rows), amounts)]
+        found += [by_task[task] for task in choose_above(map(running_of, rows), amounts, microseconds_of(now))]
     return found
 
 
-def note_reclaims(shard: Shard, reclaims: Sequence[Reclaim]) -> None:
+def note_reclaims(shard: Shard, reclaims: Sequence[Reclaim], now_us: int) -> None:
     """Takes into the leader's memory what was committed."""
     for reclaim in reclaims:
+        shard.evictions += [Eviction(victim, reclaim.claimant, now_us) for victim in reclaim.victims]
         victims = {shard.holders[task] for task in reclaim.victims}
         for key in victims:
             shard.note_stopping(key, None)
         shard.claims[reclaim.claimant] = ClaimMemory(victims, set(reclaim.claim.nodes), reclaim.claim.placements)
+
+
+async def tell_halted(unit: UnitOfWork, shard: Shard, halted: Sequence[Halted], now_us: int) -> None:
+    """Raises an alarm for stops that were not ordered because they would go on for ever: once an hour for each pair."""
+    shard.told = {key: at for key, at in shard.told.items() if now_us - at < HOUR_US}
+    for each in halted:
+        key = frozenset({each.claimant, each.victim})
+        waiting, victim = shard.waiting.get(each.claimant), shard.holders.get(each.victim)
+        if key in shard.told or waiting is None or victim is None:
+            continue
+        shard.told[key] = now_us
+        row = await unit.fetchrow("SELECT job_id, tenant_id, pool_id FROM allocation WHERE id = $1", victim)
+        assert row is not None, "it was held a moment ago"
+        job = JobId.of(row["job_id"])
+        log.error("preemption_halted", claimant=str(waiting.facts.id), victim=str(job), why=each.why.value)
+        ALARMS.labels("scheduler", "preemption_halted").inc()
+        unit.emit(
+            PreemptionHalted(
+                pool_id=PoolId.of(row["pool_id"]),
+                claimant_job_id=waiting.facts.id,
+                victim_job_id=job,
+                victim_tenant_id=TenantId.of(row["tenant_id"]),
+                why=each.why.value,
+                generation=now_us,
+            )
+        )

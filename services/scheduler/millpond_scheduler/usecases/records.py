@@ -147,6 +147,7 @@ def running_of(row: asyncpg.Record) -> Running:
         gang=(JobId.of(row["job_id"]), row["group_name"]) if row["gang"] else None,
         is_stopping=AllocationState(row["state"]) is AllocationState.RELEASING,
         project=None if row["project_id"] is None else ProjectId.of(row["project_id"]),
+        stop_grace_seconds=row["stop_grace_seconds"],
     )
 
 

@@ -30,6 +30,7 @@ from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.growth import GrowthLimit
 from millpond_scheduler.domain.plans import Claim, Placement
+from millpond_scheduler.domain.preemption import HOUR_US, Eviction, Evictions
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -113,6 +114,8 @@ class Shard:
     used: dict[VirtualPoolId, dict[Resource, int]] = field(default_factory=dict)
     used_by: dict[VirtualPoolId, dict[ProjectId | None, dict[Resource, int]]] = field(default_factory=dict)
     claims: dict[TaskId, ClaimMemory] = field(default_factory=dict)
+    evictions: list[Eviction] = field(default_factory=list)
+    told: dict[frozenset[TaskId], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cache = CandidateCache(self.snapshot, distance=self.distance)
@@ -148,9 +151,24 @@ class Shard:
     def list_claims(self) -> dict[TaskId, Claim]:
         """What is promised, by the claimant."""
         return {
-            task: Claim(frozenset(claim.nodes), claim.placements, not claim.victims.isdisjoint(self.live))
+            task: Claim(
+                frozenset(claim.nodes),
+                claim.placements,
+                is_open=not claim.victims.isdisjoint(self.live),
+                preempts=self._is_of_own(task, claim),
+            )
             for task, claim in self.claims.items()
         }
+
+    def _is_of_own(self, task: TaskId, claim: ClaimMemory) -> bool:
+        """Whether a claim's victims are of the claimant's own virtual pool, some of them."""
+        waiting, victims = self.waiting.get(task), (self.live[each] for each in claim.victims if each in self.live)
+        return waiting is not None and any(each.virtual_pool == waiting.queued.virtual_pool for each in victims)
+
+    def list_evictions(self, most_per_hour: int, now_us: int) -> Evictions:
+        """What was stopped for others in the last hour; what is older is forgotten."""
+        self.evictions = [one for one in self.evictions if now_us - one.at_us < HOUR_US]
+        return Evictions.of(self.evictions, most_per_hour, now_us)
 
     def hold(self, allocation: AllocationId, running: Running) -> None:
         """Counts an allocation that is durable; twice is once."""

@@ -142,6 +142,23 @@ class QueuePolicy(StrEnum):
     FAIR_SHARE = "fair_share"
 
 
+class Preemption(StrEnum):
+    """Whether a waiting job may stop running work of the same virtual pool.
+
+    never: it waits. lower_priority: work of lower priority is stopped for it, the least costly and no more than it
+    needs; only with the policy `priority`. What others borrow is taken back in either case.
+    """
+
+    NEVER = "never"
+    LOWER_PRIORITY = "lower_priority"
+
+
+MinimumRuntime = Annotated[
+    StrictInt,
+    Field(ge=0, le=604_800, description="before that its tasks are not stopped for others; 0 = at any time"),
+]
+
+
 class VirtualPoolSpec(Incoming):
     """A tenant's share of a pool, where its jobs queue."""
 
@@ -150,7 +167,15 @@ class VirtualPoolSpec(Incoming):
     pool_id: PoolId
     limits: Limits
     policy: QueuePolicy = QueuePolicy.PRIORITY
+    preemption: Preemption = Preemption.NEVER
+    minimum_runtime_seconds: MinimumRuntime = 0
     labels: Labels = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _preemption_by_priority(self) -> "VirtualPoolSpec":
+        if self.preemption is not Preemption.NEVER and self.policy is not QueuePolicy.PRIORITY:
+            raise ValueError(f"preemption {self.preemption.value} goes with the policy priority")
+        return self
 
 
 class VirtualPoolChange(Incoming):
@@ -162,6 +187,8 @@ class VirtualPoolChange(Incoming):
 
     limits: Limits | None = None
     policy: QueuePolicy | None = None
+    preemption: Preemption | None = None
+    minimum_runtime_seconds: MinimumRuntime | None = None
     labels: Labels | None = None
     reclaim: bool = False
     reclaim_grace_seconds: StrictInt = Field(300, ge=0, le=604_800)
@@ -180,6 +207,8 @@ class VirtualPoolView(Outgoing):
     name: str
     limits: Limits
     policy: QueuePolicy
+    preemption: Preemption = Preemption.NEVER
+    minimum_runtime_seconds: int = 0
     labels: dict[str, str]
     deleted: bool = False
     reclaim_at: Instant | None = Field(None, description="from then on what is above the limits is stopped")

@@ -4,7 +4,7 @@ from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.bodies.jobs import JobView
 from millpond_contracts.bodies.scaling import PoolDemand
 from millpond_contracts.events.envelope import Event
-from millpond_contracts.ids import NodeId, PoolId, TenantId, VirtualPoolId
+from millpond_contracts.ids import JobId, NodeId, PoolId, TenantId, VirtualPoolId
 
 
 class JobEvent(Event):
@@ -158,6 +158,27 @@ class EvacuationResumed(EvacuationFrozen):
     """Few enough are silent again: a node whose lease ran out is given up as ever."""
 
     type = "scheduler.evacuation_resumed.v1"
+
+
+class PreemptionHalted(Event):
+    """Work was not stopped for other work, since it would go on for ever. An alarm.
+
+    `why`: `loop` (one of the two was stopped for the other within the hour) or `stopped_too_often`.
+    """
+
+    type = "scheduler.preemption_halted.v1"
+    pool_id: PoolId
+    claimant_job_id: JobId
+    victim_job_id: JobId
+    victim_tenant_id: TenantId
+    why: str
+    generation: int
+
+    def subject(self) -> str:
+        return f"{self.pool_id}/preemption"
+
+    def generation_of(self) -> int:
+        return self.generation
 
 
 class UsageDriftFound(Event):
