@@ -145,6 +145,7 @@ class Candidates:
 
     def describe_ranks(self, row: int) -> list[tuple[str, int]]:
         """What each comparison of the policy says of a row that may take the task."""
+        self.refresh()
         return policy.describe_ranks(RowView(self._snapshot, self.fits, np.array([row])))
 
     def view_empty(self) -> tuple[RowView, IntArray]:

@@ -115,3 +115,40 @@ def spare_memory(view: RowView) -> IntArray:
     """Memory that the task would leave, in steps of 4 GiB."""
     spare: IntArray = np.maximum(view.memory_free - view.request.memory_mib, 0) >> 12
     return spare
+
+
+QUANTA_BELOW_ZERO = 1 << 23
+"""Added to the quanta of fragmentation, which also falls: ranks are compared from 0 on."""
+
+
+def quanta_added(view: RowView) -> IntArray | None:
+    """The fragmentation that the placement adds, with the price of what it uses up, in quanta of the pool's packing."""
+    table = view.table
+    if table is None:
+        return None
+    spoil, size = view.spoil(), view.columns.size[view.rows]
+    # Millionths of a device: what the CPU costs there, and the devices.
+    price = table.core[size] * view.request.cpu_milli // 1000 + table.device[size] * spoil.milli // 1000
+    added = spoil.weighted - spoil.milli * table.weight + price * table.weight // 1000
+    quanta: IntArray = -(-added // table.quantum) + QUANTA_BELOW_ZERO
+    return np.maximum(quanta, 0)
+
+
+def fragmentation_added(view: RowView) -> IntArray | None:
+    """Milli by which what is free but of no use to the tasks that usually come rises on the node."""
+    if view.table is None:
+        return None
+    added: IntArray = view.spoil().weighted // view.table.weight - view.spoil().milli
+    return added
+
+
+def imbalance_left(view: RowView) -> IntArray | None:
+    """By how many tenths the share of CPU left differs from the share of devices left."""
+    if view.table is None:
+        return None
+    columns, rows = view.columns, view.rows
+    cpu = (view.cpu_free - view.request.cpu_milli) * 1000 // np.maximum(columns.cpu_total[rows], 1)
+    devices = np.maximum(np.count_nonzero(columns.device_flavor[rows] != ABSENT, axis=1), 1)
+    milli = (columns.usable_milli_free[rows] - view.spoil().milli) // devices
+    imbalance: IntArray = np.abs(cpu - milli) // 100
+    return imbalance

@@ -24,6 +24,7 @@ _NODE_INTS = {
     "memory_free": 0,
     "usable_milli_free": 0,
     "shape": 0,
+    "size": 0,
     "label_set": 0,
     "holder": ABSENT,
     "incarnation": 0,
@@ -58,6 +59,7 @@ class NodeColumns:
     memory_free: IntArray
     usable_milli_free: IntArray
     shape: IntArray
+    size: IntArray
     label_set: IntArray
     holder: IntArray
     incarnation: IntArray

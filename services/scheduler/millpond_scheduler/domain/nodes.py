@@ -14,6 +14,16 @@ PROCESS_RUNTIME = "process"
 
 
 @dataclass(frozen=True, slots=True)
+class NodeSize:
+    """Nodes that cost alike: `flavor` of their devices (None = without any, or several), how many, and the rest."""
+
+    flavor: str | None
+    devices: int
+    cpu_milli: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceProfile:
     """What a request can ask of a device; equal devices share one profile.
 
@@ -100,6 +110,13 @@ class NodeRecord:
             raise ValueError(f"node {self.id}: expected cpu_milli in 0..{MAX_CPU_MILLI}, found {self.cpu_milli}")
         if not 0 <= self.memory_mib <= MAX_MEMORY_MIB:
             raise ValueError(f"node {self.id}: expected memory_mib in 0..{MAX_MEMORY_MIB}, found {self.memory_mib}")
+
+    @property
+    def size(self) -> NodeSize:
+        """What it is among nodes that cost alike."""
+        flavors = {device.profile.flavor for device in self.devices}
+        flavor = flavors.pop() if len(flavors) == 1 else None
+        return NodeSize(flavor, len(self.devices), self.cpu_milli, self.memory_mib)
 
 
 @dataclass(frozen=True, slots=True)

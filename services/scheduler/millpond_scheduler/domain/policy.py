@@ -88,23 +88,37 @@ def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequenc
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One comparison of values from 0 on: the smaller goes first. `bits` is its width; larger count as the largest."""
+    """One comparison of values from 0 on: the smaller goes first. `bits` is its width; larger count as the largest.
+
+    `shown` is what people are told of it, where that differs from what is compared.
+    """
 
     name: str
     bits: int
     measure: Measure
+    shown: Measure | None = None
 
 
 def ranks() -> tuple[Rank, ...]:
-    """Nearest hardware, then best fit, comparison by comparison: what is left over should be as small as possible.
+    """Nearest hardware, then least fragmentation, comparison by comparison.
 
     Equal nodes after the last comparison: the oldest node id first, so that no order of rows or dictionaries matters.
     """
     return (
-        # A task without devices beside idle devices would strand them without CPU.
-        Rank("avoids_devices", 1, checks.has_unneeded_devices),
-        # Compatible is what passed; of it the nearest to the need, in steps, so that packing decides within one.
-        Rank("steps_away", STEP_BITS, checks.steps_away),
+        *_ranks_by_hardware(),
+        # What is then free and of no use to the tasks that usually come, and what is used up that is scarce. In quanta,
+        # because smaller differences are noise that would spread tasks over all nodes.
+        Rank("fragmentation", 24, checks.quanta_added, shown=checks.fragmentation_added),
+        # CPU and devices left in the same proportion: what is left of one without the other is of little use. Only in
+        # tenths: beyond that the oldest nodes are filled first.
+        Rank("imbalance", 4, checks.imbalance_left),
+    )
+
+
+def ranks_by_fit() -> tuple[Rank, ...]:
+    """The same where nothing is known of what usually comes: what is left over should be as small as possible."""
+    return (
+        *_ranks_by_hardware(),
         # A slice goes where it leaves the smallest remainder: remainders are what nobody can use later.
         Rank("tightest_device", 10, checks.room_on_device),
         # The node with fewest idle devices: whole nodes stay whole for tasks of many devices.
@@ -115,8 +129,18 @@ def ranks() -> tuple[Rank, ...]:
     )
 
 
+def _ranks_by_hardware() -> tuple[Rank, ...]:
+    return (
+        # A task without devices beside idle devices would strand them without CPU.
+        Rank("avoids_devices", 1, checks.has_unneeded_devices),
+        # Compatible is what passed; of it the nearest to the need, in steps, so that packing decides within one.
+        Rank("steps_away", STEP_BITS, checks.steps_away),
+    )
+
+
 OPEN_FILTERS, SHAPE_FILTERS, FREE_FILTERS = filters()
 RANKS = ranks()
+RANKS_BY_FIT = ranks_by_fit()
 
 
 def judge(view: RowView) -> CodeArray:
@@ -138,10 +162,15 @@ def judge_open(view: RowView) -> CodeArray:
     return codes
 
 
+def ranks_of(view: RowView) -> tuple[Rank, ...]:
+    """The comparisons that decide for this request."""
+    return RANKS_BY_FIT if view.table is None else RANKS
+
+
 def score(view: RowView, codes: CodeArray) -> IntArray:
     """For each row one integer that compares like the list of ranks, smallest first; BLOCKED where it may not go."""
     total: IntArray = np.zeros(len(codes), dtype=np.int64)
-    for rank in RANKS:
+    for rank in ranks_of(view):
         value = rank.measure(view)
         total <<= rank.bits
         if value is not None:
@@ -153,37 +182,20 @@ def score(view: RowView, codes: CodeArray) -> IntArray:
 def pick_slots(view: RowView) -> list[int]:
     """The device slots of a one-row view that the task takes.
 
-    A slice takes the device with least room left, so that remainders stay few; whole devices are taken from the
-    lowest slot on. All of them are of one flavor: of several with enough, the nearest, then that with most devices.
+    A slice takes the device on which it spoils least, or where that is not known leaves least; whole devices are taken
+    from the lowest slot on. All of them are of one flavor: of several with enough, the nearest, then that with most.
     """
     demand = view.demand
     if demand is None:
         return []
-    if not demand.is_whole:
-        return [int(view.room_left()[0].argmin())]
-    slots = np.flatnonzero(view.admissible[0])
-    if len(view.fits.mixed_flavors) > 1:
-        slots = slots[view.columns.device_flavor[view.rows][0][slots] == _nearest_flavor(view, slots)]
-    return [int(slot) for slot in slots[: demand.count]]
-
-
-def _nearest_flavor(view: RowView, slots: IntArray) -> int:
-    """Of the flavors with enough of these slots the nearest, then that with most, then the first by name."""
-    flavors, steps = view.columns.device_flavor[view.rows][0], view.fits.slot_steps[view.shape[0]]
-    needed = view.demand.count if view.demand is not None else 0
-    names = dict(zip(view.fits.mixed_flavors, view.fits.flavor_names, strict=True))
-    found, firsts, counts = np.unique(flavors[slots], return_index=True, return_counts=True)
-    order = [
-        (int(steps[slots[first]]), -int(count), names[int(flavor)], int(flavor))
-        for flavor, first, count in zip(found, firsts, counts, strict=True)
-        if count >= needed
-    ]
-    return min(order)[-1]
+    if demand.is_whole:
+        return [int(slot) for slot in np.flatnonzero(view.taken_whole(demand.count)[0])]
+    return [int(view.room_left()[0].argmin() if view.table is None else view.spoil().slot[0])]
 
 
 def describe_ranks(view: RowView) -> list[tuple[str, int]]:
     """What each comparison said of a one-row view; a comparison that does not apply is left out."""
-    values = ((rank.name, rank.measure(view)) for rank in RANKS)
+    values = ((rank.name, (rank.shown or rank.measure)(view)) for rank in ranks_of(view))
     return [(name, int(value[0])) for name, value in values if value is not None]
 
 
@@ -201,5 +213,5 @@ def _overwrite(codes: CodeArray, passed: BoolArray | bool, code: int) -> None:
         np.copyto(codes, code, where=~np.asarray(passed))
 
 
-assert sum(rank.bits for rank in RANKS) < 63, "a score is one non-negative int64"
+assert all(sum(rank.bits for rank in each) < 63 for each in (RANKS, RANKS_BY_FIT)), "a score is one positive int64"
 assert WHOLE_DEVICE_MILLI < 1 << 10, "a remainder of a device fits its rank"

@@ -14,7 +14,8 @@ from millpond_contracts.ids import DeviceId, NodeId, PoolId, TaskId, TenantId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_contracts.resources import Isolation
 from millpond_scheduler.domain.columns import ABSENT, SEVERAL, Interner, NodeColumns
-from millpond_scheduler.domain.nodes import NodeRecord, NodeShape, PoolRules
+from millpond_scheduler.domain.fragmentation import Packing, PackingTable
+from millpond_scheduler.domain.nodes import NodeRecord, NodeShape, NodeSize, PoolRules
 from millpond_scheduler.domain.plans import DevicePick, Holding
 
 _TIE_SHIFT = 65  # the upper 63 of 128 bits: a UUIDv7 begins with its instant, so older nodes come first
@@ -29,9 +30,12 @@ class Snapshot:
         self.flavors: Interner[str] = Interner()
         self.tenants: Interner[TenantId] = Interner()
         self.shapes: Interner[NodeShape] = Interner()
+        self.sizes: Interner[NodeSize] = Interner()
         self.label_sets: Interner[frozenset[tuple[str, str]]] = Interner()
         self.tick = 0
         self._rules: dict[PoolId, PoolRules] = dict(rules or {})
+        self._packings: dict[PoolId, Packing] = {}
+        self._tables: dict[PoolId, PackingTable] = {}
         self._records: list[NodeRecord | None] = []
         self._row_of: dict[NodeId, int] = {}
         self._empty_rows: list[int] = []
@@ -75,13 +79,33 @@ class Snapshot:
     def set_rules(self, pool: PoolId, rules: PoolRules) -> None:
         """Take a pool's rules on sharing; everything remembered about its nodes is computed anew."""
         self._rules[pool] = rules
-        rows = np.flatnonzero(self.columns.pool[: self.columns.rows] == self.pools.find(pool))
-        self.tick += 1
-        self.columns.stamp[rows] = self.tick
+        self._touch_pool(pool)
 
     def rules_of(self, pool: PoolId) -> PoolRules:
         """The pool's rules on sharing, the strict ones when none were given."""
         return self._rules.get(pool, PoolRules())
+
+    def set_packing(self, pool: PoolId, packing: Packing) -> None:
+        """Take what usually comes to a pool and what is scarce there; everything remembered is computed anew."""
+        if packing == self.packing_of(pool):
+            return
+        self._packings[pool] = packing
+        self._tables.pop(pool, None)
+        self._touch_pool(pool)
+
+    def packing_of(self, pool: PoolId) -> Packing:
+        """How tasks are packed in the pool; by best fit when nothing is known of what usually comes."""
+        return self._packings.get(pool, Packing())
+
+    def table_of(self, pool: PoolId) -> PackingTable | None:
+        """The pool's packing as arrays, for all flavors and sizes that are here; None when nothing usually comes."""
+        packing = self._packings.get(pool)
+        if packing is None or not packing.mix.classes:
+            return None
+        found = self._tables.get(pool)
+        if found is None or found.known != (len(self.flavors.values), len(self.sizes.values)):
+            found = self._tables[pool] = PackingTable(packing, self.flavors.values, self.sizes.values)
+        return found
 
     def has_flavor(self, pool: PoolId, flavor: str) -> bool:
         """Whether a node of the pool has a device of the flavor."""
@@ -195,6 +219,7 @@ class Snapshot:
         columns.shape[row] = self.shapes.index(
             NodeShape(record.profile, tuple(device.profile for device in record.devices))
         )
+        columns.size[row] = self.sizes.index(record.size)
         columns.label_set[row] = self.label_sets.index(frozenset(record.labels.items()))
         columns.incarnation[row], columns.version[row] = record.incarnation, record.version
         columns.tie[row] = record.id.int >> _TIE_SHIFT
@@ -247,6 +272,11 @@ class Snapshot:
         if columns.device_usable[place]:
             columns.usable_milli_free[row] -= sign * pick.milli
         columns.device_holder[place] = _count_tenant(self._device_tenants[place], tenant, sign)
+
+    def _touch_pool(self, pool: PoolId) -> None:
+        rows = np.flatnonzero(self.columns.pool[: self.columns.rows] == self.pools.find(pool))
+        self.tick += 1
+        self.columns.stamp[rows] = self.tick
 
     def _touch(self, row: int) -> None:
         self.tick += 1

@@ -1,5 +1,6 @@
 """Some rows of the snapshot as one request sees them: the columns that filters and ranks read, computed on demand."""
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -8,6 +9,7 @@ from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.columns import ABSENT, BoolArray, IntArray
 from millpond_scheduler.domain.fits import FURTHEST, ShapeFits
+from millpond_scheduler.domain.fragmentation import PackingTable, spoil_by_slice, spoil_by_whole
 from millpond_scheduler.domain.requests import DeviceDemand
 from millpond_scheduler.domain.snapshot import Snapshot
 
@@ -15,6 +17,27 @@ Rows: TypeAlias = slice | IntArray
 
 NO_DEVICE = np.iinfo(np.int64).max
 """The room left on a device that cannot take the slice."""
+
+NOTHING_FITS = 1 << 50
+"""What is spoiled where no device can take the slice."""
+
+NO_FLAVOR = -2
+"""The flavor chosen where none has enough devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spoil:
+    """What a placement takes and spoils per row; arrays are (rows,).
+
+    Attributes:
+        milli: device milli that the task takes.
+        weighted: milli that the usual classes can use no more, times their weights.
+        slot: the device that a slice takes, -1 for anything else.
+    """
+
+    milli: IntArray
+    weighted: IntArray
+    slot: IntArray
 
 
 class RowView:
@@ -28,10 +51,12 @@ class RowView:
         eligible: devices that the request may use whatever is free of them.
         roomy: eligible devices with room for the request's share, whoever else holds slices of them.
         admissible: roomy devices that the pool's sharing rule opens to this tenant.
-    The last three are only there for a request with devices.
+        table: what usually comes to the pool; None when nothing is known of it.
+    The three before the last are only there for a request with devices.
     """
 
     __slots__ = (
+        "_spoil",
         "admissible",
         "columns",
         "cpu_free",
@@ -47,6 +72,7 @@ class RowView:
         "rows",
         "rules",
         "shape",
+        "table",
         "tenant",
         "usable",
     )
@@ -61,6 +87,8 @@ class RowView:
         self.pool = fits.pool
         self.tenant = fits.tenant
         self.empty = empty
+        self.table: PackingTable | None = snapshot.table_of(fits.request.pool)
+        self._spoil: Spoil | None = None
         self.shape: IntArray = columns.shape[rows]
         self.cpu_free: IntArray = (columns.cpu_total if empty else columns.cpu_free)[rows]
         self.memory_free: IntArray = (columns.memory_total if empty else columns.memory_free)[rows]
@@ -96,15 +124,31 @@ class RowView:
         return (self.columns.device_memory_total if self.empty else self.columns.device_memory_free)[self.rows]
 
     def room_left(self) -> IntArray:
-        """Milli that a slice would leave on each admissible device, NO_DEVICE on the others.
+        """Milli that a slice would leave on each device that it may take, NO_DEVICE on the others."""
+        return np.where(self.open_to_slice(), self.device_milli_free - self.slice_milli(), NO_DEVICE)
 
-        Where a node has devices of several flavors, only the nearest with room count.
-        """
+    def open_to_slice(self) -> BoolArray:
+        """The devices of which a slice takes one: admissible, and where flavors differ the nearest of them."""
+        if not self.has_mixed_steps:
+            return self.admissible
+        steps = np.where(self.admissible, self.fits.slot_steps[self.shape], NO_DEVICE)
+        nearest: BoolArray = self.admissible & (steps == steps.min(axis=1, keepdims=True))
+        return nearest
+
+    def taken_whole(self, count: int) -> BoolArray:
+        """The devices that a task of so many whole ones takes: the lowest slots of one flavor."""
         open_ = self.admissible
-        if self.has_mixed_steps:
-            steps = np.where(open_, self.fits.slot_steps[self.shape], NO_DEVICE)
-            open_ = open_ & (steps == steps.min(axis=1, keepdims=True))
-        return np.where(open_, self.device_milli_free - self.slice_milli(), NO_DEVICE)
+        if len(self.fits.mixed_flavors) > 1:
+            open_ = open_ & (self.columns.device_flavor[self.rows] == self._choose_flavor(count)[:, np.newaxis])
+        taken: BoolArray = open_ & (np.cumsum(open_, axis=1) <= count)
+        return taken
+
+    def spoil(self) -> Spoil:
+        """What the placement takes and spoils on each row; asked only where something usually comes."""
+        if self._spoil is None:
+            assert self.table is not None, "nothing usually comes"
+            self._spoil = self._measure_spoil(self.table)
+        return self._spoil
 
     @property
     def has_mixed_steps(self) -> bool:
@@ -124,6 +168,39 @@ class RowView:
             steps = np.where(open_, slot_steps, FURTHEST).min(axis=1)
             nearest = np.where(enough, np.minimum(nearest, steps), nearest)
         return nearest
+
+    def _choose_flavor(self, count: int) -> IntArray:
+        """Per row, of the flavors with enough open devices the nearest, then that with most, then the first by name."""
+        flavor, slot_steps = self.columns.device_flavor[self.rows], self.fits.slot_steps[self.shape]
+        width = flavor.shape[1]
+        chosen: IntArray = np.full(len(self.shape), NO_FLAVOR, dtype=np.int64)
+        best = np.full(len(self.shape), NO_DEVICE, dtype=np.int64)
+        for index in self.fits.mixed_flavors:
+            open_ = self.admissible & (flavor == index)
+            found = np.count_nonzero(open_, axis=1)
+            steps = np.where(open_, slot_steps, FURTHEST).min(axis=1)
+            key = np.where(found >= count, steps * (width + 1) + width - found, NO_DEVICE)
+            chosen[key < best] = index
+            best = np.minimum(best, key)
+        return chosen
+
+    def _measure_spoil(self, table: PackingTable) -> Spoil:
+        flavor = self.columns.device_flavor[self.rows]
+        milli = np.clip(self.device_milli_free, 0, WHOLE_DEVICE_MILLI) * self.usable
+        before = table.levels_of(self.cpu_free)
+        after = table.levels_of(self.cpu_free - self.request.cpu_milli)
+        none: IntArray = np.full(len(self.shape), -1, dtype=np.int64)
+        if self.demand is None or self.demand.is_whole:
+            count = 0 if self.demand is None else self.demand.count
+            taken = self.taken_whole(count) if count else np.zeros_like(self.usable)
+            weighted = spoil_by_whole(table, before, after, flavor, milli, taken)
+            return Spoil(np.full_like(none, count * WHOLE_DEVICE_MILLI), weighted, none)
+        share = np.broadcast_to(self.slice_milli(), milli.shape)
+        each = spoil_by_slice(table, before, after, flavor, milli, share)
+        each = np.where(self.open_to_slice(), each, NOTHING_FITS)
+        slot: IntArray = each.argmin(axis=1)
+        rows = np.arange(len(slot))
+        return Spoil(share[rows, slot], each[rows, slot], slot)
 
     def _find_roomy(self, demand: DeviceDemand) -> BoolArray:
         if demand.is_whole:

@@ -32,6 +32,7 @@ from millpond_scheduler.usecases.comparing import COMPARE_SECONDS, MemoryCheck
 from millpond_scheduler.usecases.cycle import Batch, commit_batch
 from millpond_scheduler.usecases.demand import DemandMemory, tell_demand
 from millpond_scheduler.usecases.loading import apply_changes, load_shard, refresh_shard
+from millpond_scheduler.usecases.mixes import MIX_SECONDS, refresh_mixes
 from millpond_scheduler.usecases.reclaiming import commit_reclaims, note_reclaims, tell_halted
 from millpond_scheduler.usecases.records import microseconds_of
 from millpond_scheduler.usecases.recount import recount
@@ -83,6 +84,7 @@ class Leader:
         self._planned_at = 0.0
         self._decided_at = datetime.fromtimestamp(0, UTC)
         self._changes_until = 0.0
+        self._mixed_at = 0.0
         self._verdicts_at = 0.0
         self._is_dirty = True
         self._rejections: Mapping[TaskId, Rejection] = {}
@@ -198,6 +200,9 @@ class Leader:
             shard = self.shard
             async with self._database.begin(SYSTEM) as unit:
                 changed = bool(await refresh_shard(unit, lease, shard))
+                if time.monotonic() - self._mixed_at >= MIX_SECONDS:
+                    await refresh_mixes(unit, shard)
+                    self._mixed_at = time.monotonic()
         self.shard = shard
         self._is_dirty = self._is_dirty or changed
         self._changes_until = time.monotonic() + BATCHES_SECONDS
@@ -207,6 +212,7 @@ class Leader:
         with _without_collector():
             async with self._database.begin(SYSTEM) as unit:
                 shard = await load_shard(unit, lease, self._rules.policy.distance)
+            self._mixed_at = time.monotonic()
             if len(shard.devices) > FREEZE_DEVICES:
                 gc.freeze()
         log.info("leader_loaded", epoch=lease.epoch, waiting=len(shard.waiting), live=len(shard.live))

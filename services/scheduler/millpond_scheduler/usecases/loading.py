@@ -31,6 +31,7 @@ from millpond_scheduler.domain.requests import Gang, QueuedTask
 from millpond_scheduler.store import allocations, evictions, jobs, views
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.reservations import list_reservations
+from millpond_scheduler.usecases.mixes import refresh_mixes
 from millpond_scheduler.usecases.records import (
     microseconds_of,
     node_record,
@@ -56,6 +57,7 @@ async def load_shard(unit: UnitOfWork, lease: Lease, distance: DistanceRules | N
     hold_rows(shard, await allocations.list_live(unit))
     await load_waiting(unit, shard, None)
     await load_evictions(unit, shard)
+    await refresh_mixes(unit, shard)
     return shard
 
 

@@ -23,6 +23,7 @@ from millpond_scheduler.usecases.loading import (
     load_rules,
     load_waiting,
 )
+from millpond_scheduler.usecases.mixes import refresh_mixes
 from millpond_scheduler.usecases.records import published_prices
 from millpond_scheduler.usecases.shard import Shard
 
@@ -72,6 +73,7 @@ async def refresh_mirror(unit: UnitOfWork, mirror: Mirror) -> None:
     aged = await jobs.list_long_waiting(unit, mirror.policy.hold_after_seconds, _LONG_WAITING_JOBS, _TASKS_PER_GROUP)
     await load_waiting(unit, shard, aged)
     await load_evictions(unit, shard)
+    await refresh_mixes(unit, shard, change_permille=0)
     mirror.as_of, mirror.looked_at = as_of, looked_at
 
 
