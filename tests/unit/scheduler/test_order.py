@@ -142,6 +142,16 @@ def test_head_when_its_hardware_is_full_then_others_of_its_queue_and_elsewhere_g
     assert plan.rejections[head].reason is Reason.NOT_ENOUGH_DEVICES
 
 
+def test_turns_when_the_next_in_a_queue_has_no_room_then_whoever_stands_first_is_still_served_in_between() -> None:
+    world = World.of(node(1, gpus=3), pools=[virtual_pool(1, TENANT), virtual_pool(2, RIVAL)])
+    world.submit(request(count=9), 3)  # never fits: equals behind it are asked at once
+    mine = world.submit(request(count=1), 2)
+    others = world.submit(request(count=1, tenant=RIVAL), 2)
+    plan = world.plan()
+    assert placed_tasks(plan) == [mine[0], others[0], mine[1]]
+    assert plan.examined == 7
+
+
 amounts = st.integers(0, 1 << 62)
 shares = st.tuples(amounts, st.integers(1, 1 << 62))
 

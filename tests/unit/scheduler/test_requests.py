@@ -29,7 +29,9 @@ pytestmark = pytest.mark.unit
         (lambda: request(memory=2**62), "memory_mib"),
     ],
 )
-def test_request_when_an_amount_is_out_of_bounds_then_is_refused(make: Callable[[], object], message: str) -> None:
+def test_request_when_an_amount_is_out_of_bounds_then_is_refused_case_19(
+    make: Callable[[], object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -128,9 +128,16 @@ class Turns:
         heapq.heapify(heap)
         while heap:
             *_, number, key, lines, line = heap[0]
-            unit, seen = line.head(), len(self._placements)
-            yield unit
-            line.decided += 1
+            seen, used = len(self._placements), self._used(key)
+            while True:
+                unit = line.head()
+                yield unit
+                line.decided += 1
+                # What found no place left everything as it was: its like behind it stands as it stood.
+                if line.is_over or len(lines) > 1 or len(self._placements) > seen or self._used(key) != used:
+                    break
+                if line.head()[0].request is not unit[0].request or len(line.head()) != len(unit):
+                    break
             for placement in self._placements[seen:]:
                 add_amounts(line.held, demand_of(placement))
             if (head := self._choose(key, lines)) is None:
@@ -174,6 +181,10 @@ class Turns:
                 flavors = {device(flavor): candidates.milli_of(flavor) for flavor in candidates.flavors}
             found = self._wants[request] = ({CPU: request.cpu_milli, MEMORY: request.memory_mib}, flavors)
         return found
+
+    def _used(self, key: VirtualPoolId) -> Mapping[Resource, int]:
+        balance = self._ledger.find_balance(key)
+        return {} if balance is None else dict(balance.used)
 
     def _policy_of(self, key: VirtualPoolId) -> QueuePolicy:
         balance = self._ledger.find_balance(key)
