@@ -38,7 +38,7 @@ def _asked(*extras: str) -> dict[str, Requirement]:
     return {canonicalize_name(one.name): one for one in map(Requirement, texts)}
 
 
-@pytest.mark.parametrize(("lock", "extras"), [(PRODUCT, ("server",)), (DEVELOPING, ("server", "dev"))])
+@pytest.mark.parametrize(("lock", "extras"), [(PRODUCT, ("server",)), (DEVELOPING, ("server", "plots", "dev"))])
 def test_lock_when_compared_with_what_is_asked_for_then_it_is_current(lock: str, extras: tuple[str, ...]) -> None:
     asked = _asked(*extras)
     stale = [

@@ -16,8 +16,19 @@ import structlog
 from tests.benchmarks.figures import tell
 from tests.benchmarks.machine import describe_machine
 
-BENCHMARKS = ("planner", "scheduler", "http", "billing", "stack", "load", "recovery", "peers")
-LONG = ("load", "recovery", "peers")  # minutes; only when named
+BENCHMARKS = (
+    "planner",
+    "scheduler",
+    "http",
+    "billing",
+    "stack",
+    "load",
+    "recovery",
+    "openb",
+    "openb_tuned",
+    "peers",
+)
+LONG = ("load", "recovery", "openb", "openb_tuned", "peers")  # minutes; only when named
 
 
 def main() -> int:

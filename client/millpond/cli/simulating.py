@@ -33,15 +33,36 @@ def simulate_placement(
         ),
     ],
     protocol: Annotated[
-        str, typer.Option(help="openb: jobs arrive until 130 % of the devices were asked for; none waits or ends.")
+        str,
+        typer.Option(
+            help="openb: jobs arrive until 130 % of the devices were asked for; none waits or ends. "
+            "trace: jobs arrive, wait, run and end at the times of the list."
+        ),
     ] = "openb",
-    policy: Annotated[str, typer.Option(help="Which policy decides; default is the product's own.")] = "default",
+    policy: Annotated[
+        str, typer.Option(help="Which policy decides: default (the product's), priced, best-fit, random.")
+    ] = "default",
+    tune: Annotated[
+        bool, typer.Option("--tune", help="First choose the setting that packs resampled histories of these jobs best.")
+    ] = False,
+    history: Annotated[
+        str,
+        typer.Option(help="From what the pool learns what usually comes: jobs (the whole list) or arrivals (so far)."),
+    ] = "jobs",
+    load: Annotated[
+        float | None,
+        typer.Option(help="trace: press or stretch the arrivals until they ask for so many times the devices; 1.1."),
+    ] = None,
+    step_seconds: Annotated[int, typer.Option(min=1, help="trace: seconds from one decision to the next.")] = 10,
     seeds: Annotated[str, typer.Option(help="One run each: 42-51, or 1,3,8-9.")] = "42",
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the figures of each seed and their mean, as JSON.")
     ] = None,
     allocations: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write what became of every arrival, as CSV.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the curves (.png, .svg, .pdf); needs millpond[plots].")
     ] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Seeds at a time; by default one per CPU.")] = None,
 ) -> None:
@@ -54,12 +75,17 @@ def simulate_placement(
         "--jobs": jobs,
         "--protocol": protocol,
         "--policy": policy,
+        "--history": history,
+        "--load": load,
+        "--step-seconds": step_seconds,
         "--seeds": seeds,
         "--report": report,
         "--allocations": allocations,
+        "--plot": plot,
         "--processes": processes,
     }
-    _run("placement", *(f"{option}={value}" for option, value in given.items() if value is not None))
+    options = [f"{option}={value}" for option, value in given.items() if value is not None]
+    _run("placement", *options, *(["--tune"] if tune else []))
 
 
 def _run(*arguments: str) -> None:

@@ -2,13 +2,18 @@
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from millpond_scheduler.domain.fragmentation import DemandClass, DemandMix, Price
+from millpond_scheduler.domain.nodes import NodeSize
+from millpond_scheduler.domain.scarcity import Scarcity, find_prices
+from millpond_scheduler.simulation import tuning
 from millpond_scheduler.simulation.__main__ import main, parse_seeds
 from millpond_scheduler.simulation.fragments import find_typical, measure_fragment_ratio
-from millpond_scheduler.simulation.policies import POLICIES
+from millpond_scheduler.simulation.policies import POLICIES, Setting
 from millpond_scheduler.simulation.pool import build_pool
 from millpond_scheduler.simulation.traces import TraceError, TraceJob, TraceNode, read_jobs, read_nodes
 from tests.reference.placements import find_faults
@@ -75,9 +80,11 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_placement_when_simulated_then_an_independent_checker_finds_no_fault(files: Files, policy: str) -> None:
-    assert files.simulate("--seeds=1-3", f"--policy={policy}", "--processes=1") == 0
+@pytest.mark.parametrize("options", [*((f"--policy={policy}",) for policy in POLICIES), ("--history=arrivals",)])
+def test_placement_when_simulated_then_an_independent_checker_finds_no_fault(
+    files: Files, options: tuple[str, ...]
+) -> None:
+    assert files.simulate("--seeds=1-3", *options, "--processes=1") == 0
     assert files.find_faults() == []
     seeds = json.loads(files.report.read_text(encoding="utf-8"))["seeds"]
     assert [each["seed"] for each in seeds] == [1, 2, 3]
@@ -184,3 +191,110 @@ def test_list_of_nodes_when_it_cannot_be_used_then_the_error_names_the_line(tmp_
         nodes.write_text(text, encoding="utf-8")
         with pytest.raises(TraceError, match=said):
             read_nodes(nodes)
+
+
+TRACE = """name,cpu_milli,num_gpu,gpu_milli,submit_s,duration_s
+long,1000,8,1000,100,1000
+late,1000,8,1000,105,50
+half,1000,1,500,130,400
+rest,1000,1,500,140,400
+gang,0,16,1000,150,30
+endless,1000,1,1000,160,
+cpu,1000,0,0,4000,1
+"""
+
+
+def test_trace_when_played_then_jobs_wait_for_what_ends(tmp_path: Path) -> None:
+    nodes = "sn,cpu_milli,memory_mib,gpu,model\na,96000,1024,8,G2\nb,96000,1024,8,G2\n"
+    files = Files(tmp_path, nodes, TRACE)
+    assert files.simulate("--protocol=trace", "--step-seconds=1") == 0
+    rows = {row["job"]: row for row in files.read_allocations()}
+    times = {job: (row["submit_s"], row["start_s"], row["end_s"]) for job, row in rows.items()}
+    assert times["long"] == ("0", "0", "1000")
+    assert times["late"] == ("5", "5", "55")
+    assert times["half"] == ("30", "55", "455")  # when `late` gave its node back
+    assert times["rest"] == ("40", "55", "455")
+    assert (rows["half"]["node"], rows["half"]["devices"]) == (rows["rest"]["node"], rows["rest"]["devices"])
+    assert times["endless"] == ("60", "60", "")
+    gang = [row for row in files.read_allocations() if row["job"] == "gang"]
+    assert [(row["accepted"], row["start_s"]) for row in gang] == [("false", "")] * 2  # `endless` is in its way
+    (seed,) = json.loads(files.report.read_text(encoding="utf-8"))["seeds"]
+    assert seed["tasks"]["gang"] == {
+        "tasks": 2,
+        "started": 0,
+        "wait_mean_s": 3850.0,
+        "wait_p50_s": 3850,
+        "wait_p95_s": 3850,
+    }
+    assert seed["held_percent"] == pytest.approx(100 * (8 * 1000 + 8 * 50 + 400 + 3840) / (16 * 3900), abs=0.001)
+
+
+def test_trace_when_a_load_is_wanted_then_arrivals_are_pressed(tmp_path: Path) -> None:
+    nodes = "sn,cpu_milli,memory_mib,gpu,model\na,96000,1024,4,G2\n"
+    jobs = "num_gpu,submit_s,duration_s\n" + "".join(f"1,{index * 60},100\n" for index in range(101))
+    files = Files(tmp_path, nodes, jobs)
+    for load in (0.5, 2.0):
+        assert files.simulate("--protocol=trace", f"--load={load}") == 0
+        (seed,) = json.loads(files.report.read_text(encoding="utf-8"))["seeds"]
+        assert seed["offered_percent"] == pytest.approx(100 * load, rel=0.01)
+    assert seed["tasks"]["small"]["started"] < 101
+    assert files.simulate("--protocol=trace", "--load=0") == 2
+    assert files.simulate("--load=1.1") == 2
+
+
+def test_trace_when_the_list_tells_no_arrivals_then_refused(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    assert files.simulate("--protocol=trace") == 2
+    assert "nothing in submit_s, creation_s or creation_time" in capsys.readouterr().err
+
+
+def test_setting_when_tuned_then_the_best_of_the_replays_is_taken(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [Setting(quantum, Scarcity(core)) for quantum in (40, 125) for core in (0, 5_000)]
+    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
+    monkeypatch.setattr(tuning, "_FINALISTS", 2)
+    assert files.simulate("--tune", "--seeds=1") == 0
+    report = json.loads(files.report.read_text(encoding="utf-8"))
+    assert len(report["tuning"]) == 4
+    assert report["setting"] in report["tuning"]
+    assert files.find_faults() == []
+    nodes = read_nodes(files.nodes)
+    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
+    assert (tuned.setting.name, tuned.scores) == (report["setting"], report["tuning"])
+    assert files.simulate("--tune", "--policy=random") == 2
+
+
+LEAN, RICH, BARE = NodeSize("g2", 8, 96_000, 1), NodeSize("t4", 2, 104_000, 1), NodeSize(None, 0, 64_000, 1)
+ANYWHERE, ON_T4 = DemandClass(1_000, 1, 1_000, ("g2", "t4")), DemandClass(1_000, 1, 1_000, ("t4",))
+
+
+def test_prices_when_some_nodes_are_short_of_cpu_then_cores_cost_there_alone() -> None:
+    mix = DemandMix(((ANYWHERE, 10),))
+    assert find_prices({LEAN: 10, RICH: 10, BARE: 10}, mix, Scarcity(core=2_000)) == {LEAN: Price(core=2_000)}
+    assert find_prices({LEAN: 10, RICH: 10}, mix, Scarcity()) == {}
+    assert find_prices({BARE: 10}, mix, Scarcity(2_000, 2_000)) == {}
+    assert find_prices({LEAN: 1}, DemandMix(), Scarcity(0, 2_000)) == {}
+
+
+def test_prices_when_tasks_insist_on_a_flavor_then_its_devices_cost() -> None:
+    # 20 devices of t4 and 80 of g2; in the first mix nobody insists, in the others some do.
+    counts = {LEAN: 10, RICH: 10}
+    for insisting, price in ((0, None), (1, 400), (3, 1_000)):
+        mix = DemandMix(((ANYWHERE, 10 - insisting), (ON_T4, insisting)))
+        found = find_prices(counts, mix, Scarcity(device=1_000))
+        assert found == ({} if price is None else {RICH: Price(device=price)})
+
+
+def test_plot_when_wanted_then_a_picture_is_drawn(files: Files, tmp_path: Path) -> None:
+    assert files.simulate("--seeds=1-2", "--processes=1", f"--plot={tmp_path / 'curves.png'}") == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert files.simulate(f"--plot={tmp_path / 'curves.unheard'}") == 2
+
+
+def test_plot_when_matplotlib_is_absent_then_the_first_line_says_what_to_install(
+    files: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert files.simulate("--plot=curves.png") == 2
+    assert 'pip install "millpond[plots]"' in capsys.readouterr().err
+    assert not files.report.exists()

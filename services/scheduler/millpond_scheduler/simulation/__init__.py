@@ -4,6 +4,6 @@ May import the domain and the contracts. The decisions are `plan_batch`'s, on th
 places a task by itself, except for the baselines, which exist to be compared with.
 
 In reading order: `traces` (lists of nodes and jobs), `pool` (a list of nodes as a snapshot), `arrivals` (jobs in the
-order of a seed), `fragments` (the published measure), `openb` and `reports`. `python -m
+order of a seed), `fragments` (the published measure), the protocols `openb` and `replay`, `reports`. `python -m
 millpond_scheduler.simulation` is what `millpond simulate placement` starts.
 """

@@ -5,20 +5,22 @@ Ends with 2 and one line on standard error when the input cannot be used.
 
 import argparse
 import hashlib
-import multiprocessing
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from millpond_scheduler.simulation.openb import Outcome, run_openb
-from millpond_scheduler.simulation.policies import POLICIES
-from millpond_scheduler.simulation.reports import make_report, show_report, write_allocations, write_report
-from millpond_scheduler.simulation.traces import read_jobs, read_nodes
+from millpond_scheduler.simulation import plots, reports
+from millpond_scheduler.simulation.openb import History, run_openb
+from millpond_scheduler.simulation.parallel import run_seeds
+from millpond_scheduler.simulation.policies import POLICIES, SimulatedPolicy
+from millpond_scheduler.simulation.replay import Clock, run_replay
+from millpond_scheduler.simulation.traces import TraceJob, TraceNode, read_jobs, read_nodes
+from millpond_scheduler.simulation.tuning import tune
 
 _SEEDS = re.compile(r"\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*\Z")
 _MOST_SEEDS = 10_000
@@ -28,10 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one simulation; the exit code."""
     options = _parse(argv)
     try:
-        _simulate(options)
+        simulate = _simulate_openb if options.protocol == "openb" else _simulate_trace
+        nodes = read_nodes(options.nodes)
+        jobs = read_jobs(options.jobs, nodes)
+        told = simulate(options, nodes, jobs)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"millpond simulate placement: {error}\n")
         return 2
+    sys.stdout.write(told + "\n")
     return 0
 
 
@@ -60,46 +66,85 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     placement = parser.add_subparsers(required=True).add_parser("placement")
     placement.add_argument("--nodes", type=Path, required=True)
     placement.add_argument("--jobs", type=Path, required=True)
-    placement.add_argument("--protocol", choices=("openb",), default="openb")
+    placement.add_argument("--protocol", choices=("openb", "trace"), default="openb")
     placement.add_argument("--policy", choices=tuple(POLICIES), default="default")
+    placement.add_argument("--tune", action="store_true")
+    placement.add_argument("--history", choices=[each.value for each in History], default=History.JOBS.value)
+    placement.add_argument("--load", type=float)
+    placement.add_argument("--step-seconds", type=int, default=Clock().step_seconds)
     placement.add_argument("--seeds", default="42")
     placement.add_argument("--report", type=Path)
     placement.add_argument("--allocations", type=Path)
+    placement.add_argument("--plot", type=Path)
     placement.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     return parser.parse_args(argv)
 
 
-def _simulate(options: argparse.Namespace) -> None:
+def _simulate_openb(options: argparse.Namespace, nodes: list[TraceNode], jobs: list[TraceJob]) -> str:
+    if options.load is not None:
+        raise ValueError("a load belongs to the protocol trace: in openb jobs arrive until 130 %")
+    if options.plot is not None:
+        plots.check_plots()  # before minutes of work, not after
+    history = History(options.history)
     seeds = parse_seeds(options.seeds)
-    nodes = read_nodes(options.nodes)
-    jobs = read_jobs(options.jobs, nodes)
-    about: dict[str, Any] = {
+    policy, tuned = _choose_policy(options, nodes, jobs)
+    outcomes = run_seeds(partial(run_openb, nodes, jobs, policy, history), seeds, options.processes)
+    about = {"policy": options.policy, **tuned, "history": history.value, **_describe(options, nodes, jobs)}
+    report = reports.make_report([reports.sum_up_openb(outcome) for outcome in outcomes], about)
+    _write(options, report, partial(reports.write_openb, outcomes=outcomes))
+    if options.plot is not None:
+        plots.plot_curves(report, options.plot)
+    return reports.show_openb(report, outcomes)
+
+
+def _simulate_trace(options: argparse.Namespace, nodes: list[TraceNode], jobs: list[TraceJob]) -> str:
+    if options.load is not None and not (math.isfinite(options.load) and 0.001 <= options.load <= 1000):
+        raise ValueError(f"expected a load from 0.001 to 1000, found {options.load}")
+    if options.plot is not None:
+        raise ValueError("only the protocol openb has curves to plot")
+    clock = Clock(options.step_seconds, options.load)
+    seeds = parse_seeds(options.seeds)
+    policy, tuned = _choose_policy(options, nodes, jobs)
+    replays = run_seeds(partial(run_replay, nodes, jobs, policy, clock), seeds, options.processes)
+    times = {"load": clock.load, "step_seconds": clock.step_seconds}
+    about = {"policy": options.policy, **tuned, **times, **_describe(options, nodes, jobs)}
+    report = reports.make_report([reports.sum_up_replay(each) for each in replays], about)
+    _write(options, report, partial(reports.write_replay, replays=replays))
+    return reports.show_replay(report, replays)
+
+
+def _choose_policy(
+    options: argparse.Namespace, nodes: list[TraceNode], jobs: list[TraceJob]
+) -> tuple[SimulatedPolicy, dict[str, Any]]:
+    """The policy asked for, tuned if that is wanted, and what the report says of its tuning."""
+    policy = POLICIES[options.policy]
+    if not options.tune:
+        return policy, {"setting": policy.setting.name} if policy.learns else {}
+    if not policy.learns:
+        raise ValueError(f"the policy {policy.name} has nothing to tune")
+    tuned = tune(nodes, jobs, policy, options.processes)
+    return policy.tuned(tuned.setting), {"setting": tuned.setting.name, "tuning": tuned.scores}
+
+
+def _describe(options: argparse.Namespace, nodes: list[TraceNode], jobs: list[TraceJob]) -> dict[str, Any]:
+    devices = sum(node.devices for node in nodes)
+    return {
         "protocol": options.protocol,
-        "policy": options.policy,
-        "nodes": {**_describe(options.nodes), "nodes": len(nodes), "devices": sum(node.devices for node in nodes)},
-        "jobs": {**_describe(options.jobs), "jobs": len(jobs)},
+        "nodes": {**_describe_file(options.nodes), "nodes": len(nodes), "devices": devices},
+        "jobs": {**_describe_file(options.jobs), "jobs": len(jobs)},
     }
-    outcomes = run_seeds(partial(run_openb, nodes, jobs, POLICIES[options.policy]), seeds, options.processes)
-    report = make_report(outcomes, about)
+
+
+def _describe_file(path: Path) -> dict[str, str]:
+    return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _write(options: argparse.Namespace, report: dict[str, Any], write_allocations: Callable[[Any], None]) -> None:
     if options.report is not None:
-        write_report(options.report, report)
+        reports.write_report(options.report, report)
     if options.allocations is not None:
         with options.allocations.open("w", encoding="utf-8", newline="") as file:
-            write_allocations(file, outcomes)
-    sys.stdout.write(show_report(report, outcomes) + "\n")
-
-
-def run_seeds(run: Callable[[int], Outcome], seeds: Sequence[int], processes: int) -> list[Outcome]:
-    """Every seed's outcome in the order of the seeds, so many of them at a time."""
-    workers = max(1, min(processes, len(seeds)))
-    if workers == 1:
-        return [run(seed) for seed in seeds]
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as executor:
-        return list(executor.map(run, seeds))
-
-
-def _describe(path: Path) -> dict[str, str]:
-    return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            write_allocations(file)
 
 
 if __name__ == "__main__":

@@ -4,18 +4,20 @@ A job that fits nowhere is dropped, one that fits somewhere must be placed. Sour
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import accumulate
 
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.cycle import plan_batch
-from millpond_scheduler.domain.requests import QueuedTask
+from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.simulation.arrivals import Arrival, draw_arrivals, permute_nodes
 from millpond_scheduler.simulation.fragments import TypicalClass, find_typical, measure_fragment_ratio
-from millpond_scheduler.simulation.policies import SimulatedPolicy
-from millpond_scheduler.simulation.pool import Pool, build_pool, queue_task, request_of
+from millpond_scheduler.simulation.policies import Setting, SimulatedPolicy
+from millpond_scheduler.simulation.pool import Pool, build_pool, learn_mix, queue_task, request_of
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode
 
 LOADS = (*range(0, 91, 10), 95, *range(100, 131, 10))
@@ -67,7 +69,16 @@ class Outcome:
         return (self.device_milli - self.allocated_milli) / WHOLE_DEVICE_MILLI
 
 
-def run_openb(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob], policy: SimulatedPolicy, seed: int) -> Outcome:
+class History(StrEnum):
+    """From what the pool learns what usually comes: the whole list, as from jobs before, or what arrived so far."""
+
+    JOBS = "jobs"
+    ARRIVALS = "arrivals"
+
+
+def run_openb(
+    nodes: Sequence[TraceNode], jobs: Sequence[TraceJob], policy: SimulatedPolicy, history: History, seed: int
+) -> Outcome:
     """Play one seed; the same seed and lists give the same outcome.
 
     Raises:
@@ -75,7 +86,9 @@ def run_openb(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob], policy: Simu
     """
     pool = build_pool(permute_nodes(nodes, seed))
     arrivals = draw_arrivals(jobs, pool.device_milli, seed)
-    run = _Run(pool, jobs, arrivals, policy, policy.make_cache(pool.snapshot, seed))
+    run = _Run(pool, jobs, arrivals, policy.cache(pool.snapshot, seed))
+    if policy.learns:
+        run.learn_from(history, policy.setting)
     points, done = [], 0
     typical = find_typical(jobs)
     arrived = list(accumulate(jobs[arrival.job].device_milli for arrival in arrivals))
@@ -95,7 +108,6 @@ class _Run:
         pool: Pool,
         jobs: Sequence[TraceJob],
         arrivals: Sequence[Arrival],
-        policy: SimulatedPolicy,
         cache: CandidateCache,
     ) -> None:
         self.rows: list[Row] = []
@@ -105,8 +117,17 @@ class _Run:
         self._jobs = jobs
         self._requests = [request_of(job) for job in jobs]
         self._arrivals = arrivals
-        self._policy = policy
         self._cache = cache
+        self._came: Counter[RequestClass] | None = None
+        self._setting = Setting()
+
+    def learn_from(self, history: History, setting: Setting) -> None:
+        """Learn what usually comes, now or while it comes."""
+        self._setting = setting
+        if history is History.JOBS:
+            learn_mix(self._pool.snapshot, Counter(self._requests), setting)
+        else:
+            self._came = Counter()
 
     def play(self, first: int, end: int) -> None:
         """Let the arrivals from `first` to before `end` come, one after another."""
@@ -115,6 +136,9 @@ class _Run:
             # In order of their numbers: the instant in the queue is all that orders equal priorities.
             queue = [queue_task(number, self._requests[self._arrivals[number].job], number) for number in numbers]
             self.rows += self._decide(queue, numbers)
+            if self._came is not None:
+                self._came.update(task.request for task in queue)
+                learn_mix(self._pool.snapshot, self._came, self._setting)
 
     def _decide(self, queue: list[QueuedTask], numbers: range) -> Iterator[Row]:
         began = time.thread_time()
@@ -123,7 +147,6 @@ class _Run:
             queue,
             self._pool.virtual_pools,
             numbers[-1],
-            self._policy.policy,
             max_tasks=len(queue),
             cache=self._cache,
         )

@@ -2,28 +2,47 @@
 
 import random
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
+from millpond_scheduler.domain.fragmentation import QUANTUM_MILLI
 from millpond_scheduler.domain.plans import DevicePick
-from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.requests import RequestClass
+from millpond_scheduler.domain.scarcity import Scarcity
 from millpond_scheduler.domain.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
+class Setting:
+    """How a pool that learns is packed: the quantum, and what scarce things cost there."""
+
+    quantum_milli: int = QUANTUM_MILLI
+    scarcity: Scarcity = field(default_factory=Scarcity)
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports; prices in millionths of a device."""
+        return f"quantum {self.quantum_milli}, core {self.scarcity.core}, device {self.scarcity.device}"
+
+
+@dataclass(frozen=True, slots=True)
 class SimulatedPolicy:
-    """A policy by name, and the cache of candidates that decides by it, made for a seed's run."""
+    """A policy by name, with its setting.
+
+    `learns`: the pool is packed by what usually comes; otherwise by best fit, as where nothing came yet. `cache` makes
+    the candidates that decide in a seed's run.
+    """
 
     name: str
-    policy: Policy
-    cache: Callable[[Snapshot, Policy, int], CandidateCache]
+    learns: bool
+    cache: Callable[[Snapshot, int], CandidateCache]
+    setting: Setting = Setting()
 
-    def make_cache(self, snapshot: Snapshot, seed: int) -> CandidateCache:
-        """The candidates of one run."""
-        return self.cache(snapshot, self.policy, seed)
+    def tuned(self, setting: Setting) -> "SimulatedPolicy":
+        """The same policy under another setting."""
+        return replace(self, setting=setting)
 
 
 class _RandomCandidates(Candidates):
@@ -47,8 +66,8 @@ class _RandomCandidates(Candidates):
 
 
 class _RandomCache(CandidateCache):
-    def __init__(self, snapshot: Snapshot, policy: Policy, seed: int) -> None:
-        super().__init__(snapshot, distance=policy.distance)
+    def __init__(self, snapshot: Snapshot, seed: int) -> None:
+        super().__init__(snapshot)
         self._chance = random.Random(f"policy {seed}")
         self._random: dict[RequestClass, Candidates] = {}
 
@@ -58,14 +77,16 @@ class _RandomCache(CandidateCache):
         return self._random[request]
 
 
-def _make_cache(snapshot: Snapshot, policy: Policy, _: int) -> CandidateCache:
-    return CandidateCache(snapshot, 1024, policy.distance)
+def _make_cache(snapshot: Snapshot, _: int) -> CandidateCache:
+    return CandidateCache(snapshot, 1024)
 
 
 POLICIES = {
     each.name: each
     for each in (
-        SimulatedPolicy("default", Policy(), _make_cache),
-        SimulatedPolicy("random", Policy(), _RandomCache),
+        SimulatedPolicy("default", True, _make_cache),
+        SimulatedPolicy("priced", True, _make_cache, Setting(40, Scarcity(core=2_000, device=100_000))),
+        SimulatedPolicy("best-fit", False, _make_cache),
+        SimulatedPolicy("random", False, _RandomCache),
     )
 }

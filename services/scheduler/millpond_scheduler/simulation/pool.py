@@ -1,7 +1,8 @@
 """A list of nodes as one pool of the scheduler, and jobs as its requests."""
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from millpond_contracts.bodies.pools import DeviceSharing
@@ -10,10 +11,17 @@ from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, TaskId, Tena
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_contracts.resources import DeviceKind
 from millpond_scheduler.domain.admission import VirtualPoolState
+from millpond_scheduler.domain.fragmentation import Packing
+from millpond_scheduler.domain.mixes import find_mixes
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord, PoolRules
 from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
+from millpond_scheduler.domain.scarcity import find_prices
 from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.simulation.policies import Setting
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode
+
+CHANGE_PERMILLE = 50
+"""A change of less than this is not taken, as in the service."""
 
 _POOL, _TENANT, _VIRTUAL_POOL = PoolId(int=1), TenantId(int=1), VirtualPoolId(int=1)
 _MOST = Limit(guaranteed=0, hard=10**9)  # the largest amount there is
@@ -70,3 +78,12 @@ def request_of(job: TraceJob) -> RequestClass:
 def queue_task(number: int, request: RequestClass, queued_at_us: int) -> QueuedTask:
     """The task of the arrival with this number, from 0 on; it waits since `queued_at_us`."""
     return QueuedTask(TaskId(int=number + 1), JobId(int=number + 1), _VIRTUAL_POOL, request, _PRIORITY, queued_at_us)
+
+
+def learn_mix(snapshot: Snapshot, counts: Mapping[RequestClass, int], setting: Setting) -> None:
+    """Take what came as what usually comes, with its prices, where it has changed enough."""
+    sizes = Counter(record.size for _, record in snapshot.list_nodes(_POOL))
+    for pool, mix in find_mixes(snapshot, counts).items():
+        if mix.measure_change(snapshot.packing_of(pool).mix) >= CHANGE_PERMILLE:
+            prices = find_prices(sizes, mix, setting.scarcity)
+            snapshot.set_packing(pool, Packing(mix, prices, setting.quantum_milli))
