@@ -187,7 +187,8 @@ class ConsumerRunner:
                 return cursor
             cursor = await self._apply(cursor, _contiguous(envelopes), stop)
             self._set_lag(head - cursor)
-            if cursor < head and await self._is_in_stream(cursor + 1):
+            # At the head what comes next is waited for in the stream: the feed tells it sooner, page by small page.
+            if cursor >= head or await self._is_in_stream(cursor + 1):
                 return cursor
         return cursor
 
