@@ -152,19 +152,28 @@ class PackingTable:
             level: (rows,) the level of each row's CPU.
             flavor: (rows, width) indexes of flavors.
             milli: (rows, width) what is free.
-            together: (rows, width) how many devices of this one's flavor are idle on its row.
+            together: how many devices of this one's flavor are idle on its row, as `count_together` gives it.
         """
-        several = self.several[flavor, level[:, np.newaxis], np.minimum(together, self.most)]
-        several *= milli == WHOLE_DEVICE_MILLI
-        usable: IntArray = (self.single[flavor, level[:, np.newaxis], self.share_of[milli]] + several) * milli
+        usable: IntArray = self.single[flavor, level[:, np.newaxis], self.share_of[milli]]
+        if self.most:
+            several = self.several[flavor, level[:, np.newaxis], np.minimum(together, self.most)]
+            usable += several * (milli == WHOLE_DEVICE_MILLI)
+        usable *= milli
         return usable
 
 
 def count_together(flavor: IntArray, idle: BoolArray) -> IntArray:
-    """For each device how many of its flavor are idle on its row; arrays are (rows, width)."""
+    """For each device how many of its flavor are idle on its row.
+
+    Args:
+        flavor, idle: (rows, width).
+
+    Returns:
+        (rows, width), or (rows, 1) where the idle devices of each row are of one flavor.
+    """
     if ((flavor == flavor[:, :1]) | ~idle).all():
         counted: IntArray = idle.sum(axis=1, keepdims=True, dtype=np.int64)
-        return np.broadcast_to(counted, idle.shape)
+        return counted
     alike: BoolArray = (flavor[:, :, np.newaxis] == flavor[:, np.newaxis, :]) & idle[:, np.newaxis, :]
     together: IntArray = alike.sum(axis=2, dtype=np.int64)
     return together
