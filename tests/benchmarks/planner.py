@@ -2,12 +2,13 @@
 
 The queue mixes whole nodes, whole devices, fractions, memory slices and CPU-only tasks of several tenants over nodes of
 four shapes that are 70 % full. Each round plans batches of 500 and gives the same number of old tasks back, so that
-every figure is a steady state with warm scores; `cold` is the first batch of an empty cache.
+every figure is a steady state with warm scores; `cold` is the first batch of an empty cache. A gang is planned whole or
+refused, then taken back.
 """
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millpond_contracts.bodies.tenants import Limit, Limits
 from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, TaskId, TenantId, VirtualPoolId
@@ -17,14 +18,15 @@ from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.explain import explain
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord
-from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
+from millpond_scheduler.domain.requests import DeviceDemand, Gang, QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
-from tests.benchmarks.figures import tell
+from tests.benchmarks.figures import shorten, tell
 
 NODES = (1_200, 10_000)
 RUNS = 10
 SEED = 42
 BATCH = 500
+GANG = 512
 TENANTS = 8
 FULL_RATIO = 0.7
 PLENTY = Limit(guaranteed=0, hard=1_000_000_000)
@@ -129,6 +131,7 @@ def _measure_nodes(nodes: int) -> None:
         cloud.release(placed)
     tell(f"planner.decisions_per_s.n{nodes}", rates, "1/s")
     tell(f"planner.batch_ms.n{nodes}", latencies, "ms", tasks=BATCH)
+    _measure_gang(cloud, nodes)
     cloud.cache = CandidateCache(cloud.snapshot)
     placed, seconds = time_batch(cloud)
     tell(f"planner.cold_decisions_per_s.n{nodes}", [placed / seconds], "1/s")
@@ -136,6 +139,33 @@ def _measure_nodes(nodes: int) -> None:
     began = time.thread_time()
     explain(cloud.snapshot, task, cloud.virtual_pools)
     tell(f"planner.explain_ms.n{nodes}", [(time.thread_time() - began) * 1000], "ms")
+
+
+def _measure_gang(cloud: Cloud, nodes: int) -> None:
+    """A gang of whole devices that has room, and one of whole nodes of one flavor, most of which hold something."""
+    requests = {
+        request.devices.count: (virtual_pool, request)
+        for _, virtual_pool, request in cloud.requests
+        if request.devices is not None and request.devices.is_whole
+    }
+    virtual_pool, small = requests[1]
+    large = requests[8][1]
+    assert large.devices is not None, "it was chosen by its devices"
+    whole_nodes = replace(large, cpu_milli=128_000, devices=replace(large.devices, flavors=frozenset({"l20"})))
+    for name, request in (("gang_plan_ms", small), ("gang_refused_ms", whole_nodes)):
+        times, placed = [], 0
+        for _ in range(RUNS):
+            gang = Gang(JobId.new(), (("main", GANG),))
+            queue = [
+                QueuedTask(TaskId.new(), gang.job, virtual_pool, request, 50, index, gang) for index in range(GANG)
+            ]
+            began = time.thread_time()
+            plan = plan_batch(cloud.snapshot, queue, cloud.virtual_pools, 0, cache=cloud.cache)
+            times.append((time.thread_time() - began) * 1000)
+            cloud.snapshot.undo_to(plan.mark)
+            placed = len(plan.placements)
+        slowest = shorten(max(times))
+        tell(f"scheduler.{name}.n{nodes}", times, "ms", bar="< 100", tasks=GANG, placed=placed, slowest=slowest)
 
 
 def time_batch(cloud: Cloud) -> tuple[int, float]:

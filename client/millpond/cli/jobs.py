@@ -42,6 +42,7 @@ from millpond.cli.rendering import (
 from millpond.cli.session import JOBS, LabelFilter, Output, OutputOption, SinceOption, UntilOption, connect, out
 from millpond.client.jobs import FINAL
 from millpond_contracts.bodies.jobs import JobDetail, JobState, JobView, Resources, TaskView
+from millpond_contracts.bodies.moves import MovePlanView
 from millpond_contracts.bodies.verdicts import AdmissionView, Explanation, PlacedView, QueueEntry, Verdict
 
 _RECENT = 20
@@ -239,8 +240,18 @@ _TASK_COLUMNS: list[Column[TaskView]] = [
 ]
 
 
-def explain(context: typer.Context, job: JobArgument, output: OutputOption = Output.TABLE) -> None:
+MovesOption = Annotated[
+    bool, typer.Option("--moves", help="For operators: which running tasks would have to move so that it starts.")
+]
+
+
+def explain(
+    context: typer.Context, job: JobArgument, moves: MovesOption = False, output: OutputOption = Output.TABLE
+) -> None:
     """Say why a job waits, and what would help."""
+    if moves:
+        _explain_moves(connect(context).jobs.plan_moves(job), output)
+        return
     explanation = connect(context).jobs.explain(job)
     if output is Output.JSON:
         show_json(explanation.model_dump(mode="json"))
@@ -248,6 +259,36 @@ def explain(context: typer.Context, job: JobArgument, output: OutputOption = Out
         typer.echo(explanation.dominant)
     else:
         out().print(explanation_text(explanation))
+
+
+def _explain_moves(plan: MovePlanView, output: Output) -> None:
+    if output is Output.JSON:
+        show_json(plan.model_dump(mode="json"))
+    elif output is Output.ID:
+        for move in plan.moves:
+            typer.echo(str(move.allocation_id))
+    else:
+        out().print(moves_text(plan))
+
+
+def moves_text(plan: MovePlanView) -> RenderableType:
+    """A plan of moves for a person."""
+    fields: list[tuple[str, RenderableType]] = [
+        ("outcome", f"{words(plan.outcome)}: {plan.message}"),
+        ("fragmented", f"{show_share(plan.fragmentation_permille)} of what is free cannot be used by it"),
+    ]
+    if plan.largest_free_block is not None:
+        fields.append(("largest free block", f"{plan.largest_free_block} whole devices on one node"))
+    if plan.nodes:
+        fields.append(("would start on", ", ".join(plan.nodes)))
+    if not plan.moves:
+        return field_grid(fields)
+    heads = [("job", False), ("task", False), ("from", False), ("to", False), ("work lost", True)]
+    rows = [
+        [move.job, f"{move.group}/{move.index}", move.from_node, move.to_node, f"{move.lost_seconds} s"]
+        for move in plan.moves
+    ]
+    return Group(field_grid(fields), Text("\nmoves", style="bold"), make_table(heads, rows))
 
 
 def explanation_text(explanation: Explanation) -> RenderableType:
@@ -260,9 +301,12 @@ def explanation_text(explanation: Explanation) -> RenderableType:
         place = "next in its queue" if explanation.position == 1 else f"number {explanation.position} in its queue"
         fields.append(("position", place))
     if explanation.estimated_start is not None:
-        fields.append(("expected", show_time(explanation.estimated_start)))
+        fields.append(("expected by", show_time(explanation.estimated_start)))
     if explanation.largest_free_block is not None:
         fields.append(("largest free block", f"{explanation.largest_free_block} whole devices on one node"))
+    if explanation.fragmentation_permille:
+        share = show_share(explanation.fragmentation_permille)
+        fields.append(("fragmented", f"{share} of what is free cannot be used by it"))
     fields += [(f"runs on {each.flavor}", _placed(each)) for each in explanation.placed]
     return Group(field_grid(fields), *reason_parts(explanation))
 

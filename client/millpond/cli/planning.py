@@ -57,7 +57,10 @@ def plan_text(told: PlanView) -> RenderableType:
     if told.explanation is not None:
         title = "why the others would wait" if told.offers else "it would wait"
         why = f"{words(told.explanation.dominant)}: {told.explanation.message}"
-        parts += [Text(f"\n{title}" if parts else title, style="bold"), Text(why), *reason_parts(told.explanation)]
+        parts += [Text(f"\n{title}" if parts else title, style="bold"), Text(why)]
+        if told.explanation.estimated_start is not None:
+            parts.append(Text(f"expected by {show_time(told.explanation.estimated_start)}, if nobody passes it"))
+        parts += reason_parts(told.explanation)
     return Group(*parts)
 
 

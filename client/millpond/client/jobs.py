@@ -19,6 +19,7 @@ from millpond_contracts.bodies.jobs import (
     TaskState,
     TaskView,
 )
+from millpond_contracts.bodies.moves import MovePlanView
 from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId, ProjectId, TaskId, TenantId, VirtualPoolId
@@ -98,6 +99,10 @@ class Jobs(Noun):
     def explain(self, job: JobRef) -> Explanation:
         """Why a job waits, how many nodes are unfit for which reason, and what would help."""
         return self._send(get(f"/v1/jobs/{self.id_of(job)}/explain", Explanation))
+
+    def plan_moves(self, job: JobRef, *, max_moves: int = 8) -> MovePlanView:
+        """For operators: which running tasks would have to move so that a waiting job starts; nothing is changed."""
+        return self._send(get(f"/v1/jobs/{self.id_of(job)}/moves", MovePlanView, max_moves=max_moves))
 
     def wait(
         self,

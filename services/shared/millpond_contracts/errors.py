@@ -80,6 +80,7 @@ class ErrorCode(StrEnum):
     # scheduler
     JOB_NOT_FOUND = "scheduler.job.not_found", 404, "No such job"
     JOB_ENDED = "scheduler.job.ended", 409, "The job has ended"
+    JOB_NOT_WAITING = "scheduler.job.not_waiting", 409, "No task of the job waits"
     JOB_UNPLACEABLE = "scheduler.job.unplaceable", 422, "No node could ever run this"
     TASK_NOT_FOUND = "scheduler.task.not_found", 404, "No such task"
     ALLOCATION_NOT_FOUND = "scheduler.allocation.not_found", 404, "No such allocation"

@@ -7,15 +7,16 @@ from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.jobs import JobView, RetryReason, RetrySpec
 from millpond_contracts.bodies.work import Assignment, ReportKind
 from millpond_contracts.ids import NodeId
-from millpond_kernel.db import SYSTEM
+from millpond_kernel.db import SYSTEM, TenantScope
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.loops.leader import Leader
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.cycle import commit_batch
+from millpond_scheduler.usecases.jobs import submit_job
 from millpond_scheduler.usecases.leases import give_up
 from millpond_scheduler.usecases.stopping import stop
 from tests.integration.scheduler.test_guards import load, make_batch
-from tests.integration.scheduler.world import ONE_DEVICE, World, limits
+from tests.integration.scheduler.world import ONE_DEVICE, World, limits, make_spec, member
 
 pytestmark = pytest.mark.integration
 
@@ -76,7 +77,8 @@ async def test_gang_when_one_task_has_no_room_then_none_is_bound_and_the_next_jo
     assert {task.job_id for task in (await world.poll(node.node_id)).assignments} == {small.job_id}
     await leader.step()
     body = await world.value("SELECT body FROM verdict WHERE job_id = $1", gang.job_id)
-    assert (body["dominant"], body["gang"]) == ("not_enough_devices", {"tasks": 4, "fitting": 0})
+    assert body["dominant"] == "not_enough_devices"
+    assert (body["gang"]["tasks"], body["gang"]["fitting"], body["gang"]["group"]) == (4, 0, None)
     assert await world.value("SELECT count(*) FROM allocation WHERE job_id = $1", gang.job_id) == 0
     assert await world.value("SELECT used FROM usage WHERE resource = 'device'") == 3000
 
@@ -160,6 +162,50 @@ async def test_gang_when_it_restarts_then_a_task_that_had_succeeded_runs_again(w
     for node, task in await begin(world):
         await world.end_task(node, task)
     assert await world.job_state(job.job_id) == "succeeded"
+    await world.assert_counters_are_true()
+
+
+async def test_gang_of_several_groups_when_a_task_fails_then_all_groups_start_anew_and_only_together_case_4(
+    world: World,
+) -> None:
+    """The place of a lost member is not taken by others for ever: the gang is released whole and waits as a whole."""
+    node = (await world.add_node(devices=2)).node_id
+    share = await world.add_virtual_pool()
+    spec = make_spec(
+        share.virtual_pool_id,
+        count=2,
+        gang=True,
+        devices=ONE_DEVICE,
+        retry=RetrySpec(max=1, on=(RetryReason.FAILED,)),
+    )
+    (workers,) = spec.groups
+    driver = workers.model_copy(
+        update={"name": "driver", "count": 1, "resources": workers.resources.model_copy(update={"devices": ()})}
+    )
+    async with world.database.begin(TenantScope(share.tenant_id)) as unit:
+        job = await submit_job(unit, member(share.tenant_id), spec.model_copy(update={"groups": (driver, workers)}))
+    leader = world.leader()
+    await leader.step()
+    assert await world.value("SELECT count(DISTINCT bound_at) FROM allocation") == 1
+    tasks = {(task.group, task.index): task for task in (await world.poll(node)).assignments}
+    for task in tasks.values():
+        await world.run_task(node, task)
+    await world.end_task(node, tasks["driver", 0])
+    await world.end_task(node, tasks["main", 0], exit_code=1)
+    assert await stops(world) == [("gang_stopped", False)]
+    small = await world.submit(share, devices=ONE_DEVICE, priority=99)
+    await leader.step()
+    await world.end_task(node, tasks["main", 1], exit_code=-15, reason=EndReason.GANG_STOPPED)
+    assert (
+        await world.fetch("SELECT 1 FROM task WHERE job_id = $1 AND (state, attempt) <> ('pending', 2)", job.job_id)
+        == []
+    )
+    await leader.step()
+    assert await world.value("SELECT count(*) FROM allocation WHERE state = 'bound' AND job_id = $1", job.job_id) == 0
+    (other,) = [task for task in (await world.poll(node)).assignments if task.job_id == small.job_id]
+    await world.end_task(node, other)
+    await leader.step()
+    assert await world.value("SELECT count(*) FROM allocation WHERE state = 'bound' AND job_id = $1", job.job_id) == 3
     await world.assert_counters_are_true()
 
 

@@ -90,7 +90,7 @@ def test_demand_when_it_constrains_software_then_only_where_nodes_that_fit_were_
 
 
 def test_demand_when_tasks_are_a_gang_then_its_size_is_told() -> None:
-    gang = Gang(JobId.new(), "main", 2)
+    gang = Gang(JobId.new(), (("main", 2),))
     waiting = [replace(one, gang=gang) for one in tasks_of(gpus(), 2)] + tasks_of(gpus(), 1)
     rejections = {one.id: Rejection(Reason.POOL_EMPTY) for one in waiting}
     found = sum_demand(waiting, rejections, {VPOOL: virtual_pool()})[POOL]

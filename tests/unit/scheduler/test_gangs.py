@@ -1,6 +1,8 @@
 """Gangs start whole or not at all, hold nothing while they wait, and are not passed for ever by small tasks."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from millpond_contracts.bodies.tenants import Limit
 from millpond_scheduler.domain.explain import explain
@@ -86,6 +88,85 @@ def test_gang_when_larger_than_a_batch_then_it_is_a_batch_of_its_own() -> None:
     members = world.members(gang)
     assert placed_tasks(world.run(max_tasks=2)) == first
     assert placed_tasks(world.run(max_tasks=2)) == members
+
+
+def test_gang_when_room_goes_to_one_group_only_then_none_starts_and_the_other_is_named_case_3() -> None:
+    world = World.of(node(1, gpus=4), node(2, cpu=4_000))
+    gang = world.submit_roles(("t1", request(count=1, cpu=1_000), 3), ("t2", request(count=1, cpu=50_000), 2))
+    before = contents(world.snapshot)
+    plan = world.run()
+    assert plan.placements == ()
+    assert contents(world.snapshot) == before
+    task = world.submitted[world.members(gang)[0]]
+    rejection = plan.rejections[task.id]
+    assert rejection.gang == GangRoom(5, 1, "t2", 2, 1)
+    told = explain(world.snapshot, task, world.states(), rejection=rejection)
+    assert told.message.startswith("room for 1 of the gang's 5 tasks (t2 has room for 1 of 2), which start together: ")
+    assert next(line for line in told.admission if line.resource == "cpu").requested == 100_000
+    assert "with nothing running the pool could hold 1 of its 2 tasks" in {item.effect for item in told.would_unblock}
+
+
+def test_gang_when_every_group_finds_room_then_all_groups_start_in_one_batch() -> None:
+    world = World.of(node(1, gpus=4), node(2, cpu=8_000))
+    gang = world.submit_roles(("driver", request(cpu=2_000), 1), ("workers", request(count=1), 4))
+    members = world.members(gang)
+    plan = world.run(max_tasks=2)
+    assert sorted(placed_tasks(plan)) == sorted(members)
+    check_invariants(world)
+
+
+def test_hold_when_a_gang_of_several_groups_waits_then_nodes_are_kept_for_each_until_all_have_room() -> None:
+    world = World.of(node(1, gpus=4, cpu=8_000), node(2, cpu=8_000))
+    world.submit(request(count=4, cpu=8_000), limit=900)
+    world.run()
+    world.submit(request(cpu=8_000), limit=800)
+    world.run()
+    gang = world.submit_roles(("driver", request(cpu=8_000), 1), ("workers", request(count=1, cpu=2_000), 4))
+    world.now_us = 700 * SECOND_US
+    plan = world.run()
+    first = next(task for task in world.members(gang) if world.submitted[task].group == "workers")
+    assert plan.rejections[first].starts_us == 900 * SECOND_US
+    assert set(plan.earmarks.values()) == {node(1).id, node(2).id}
+
+
+def test_gang_when_a_part_of_it_waits_again_then_no_newcomer_joins_an_older_one_case_1() -> None:
+    """A gang is what its job says, and a job never changes: a member without the rest of its gang is not started."""
+    world = World.of(node(1, gpus=8))
+    gang = world.submit_roles(("t1", ONE, 2), ("t2", request(count=1, cpu=2_000), 2))
+    late = [world.queue.pop() for _ in range(2)]
+    assert {world.run().rejections[task].reason for task in world.members(gang)} == {Reason.GANG_STOPPING}
+    world.queue += late
+    assert len(world.run().placements) == 4
+
+
+@given(
+    devices=st.lists(st.integers(0, 8), min_size=1, max_size=12),
+    held=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40)), max_size=8),
+    wanted=st.sampled_from([(1, 1), (1, 9), (2, 3), (4, 1), (0, 17)]),
+    size=st.integers(2, 30),
+)
+@settings(max_examples=40)
+def test_gang_when_its_tasks_are_placed_together_then_as_many_find_room_as_one_by_one(
+    devices: list[int], held: list[tuple[int, int]], wanted: tuple[int, int], size: int
+) -> None:
+    def started(*, as_gang: bool) -> int:
+        world = World.of(*(node(number, gpus=count) for number, count in enumerate(devices, 1)))
+        for count, cpu in held:
+            world.submit(request(count=count, cpu=1_000 * cpu))
+        world.run()
+        world.queue.clear()
+        each = request(count=wanted[0], cpu=1_000 * wanted[1])
+        if as_gang:
+            world.submit_gang(each, size)
+        else:
+            world.submit(each, size)
+        plan = world.run()
+        check_invariants(world)
+        if not as_gang or plan.placements:
+            return len(plan.placements)
+        return next(each.gang.fitting for each in plan.rejections.values() if each.gang is not None)
+
+    assert started(as_gang=True) == started(as_gang=False)
 
 
 def run_stream(policy: Policy, gang_of: int, rounds: int = 60) -> tuple[World, Gang]:

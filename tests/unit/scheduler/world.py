@@ -13,6 +13,7 @@ from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, ProjectId, T
 from millpond_contracts.resources import DeviceKind, Isolation, Taint
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, VirtualPoolState, add_amounts, device
 from millpond_scheduler.domain.cycle import plan_batch
+from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
 from millpond_scheduler.domain.plans import Claim, Holding, Plan, Reclaim
 from millpond_scheduler.domain.policy import Policy
@@ -140,6 +141,10 @@ class World:
     stopping: set[TaskId] = field(default_factory=set)
     claims: dict[TaskId, Reclaim] = field(default_factory=dict)
     evictions: Evictions | None = None
+    horizon: Horizon = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.horizon = Horizon(self.snapshot, self.find_end)
 
     @classmethod
     def of(cls, *nodes: NodeRecord, pools: Iterable[VirtualPoolState] = (), rules: PoolRules | None = None) -> "World":
@@ -160,8 +165,9 @@ class World:
         pool: int | None = None,
         project: int | None = None,
         work: int | None = None,
+        limit: int | None = None,
     ) -> list[TaskId]:
-        """Queue equal tasks in the virtual pool of the request's tenant, or in the numbered one."""
+        """Queue equal tasks in the virtual pool of the request's tenant, or in the numbered one; `limit` in seconds."""
         tenants = {state.tenant: state.id for state in self.pools.values()}
         chosen = VirtualPoolId(int=pool) if pool is not None else tenants[wanted.tenant]
         made = []
@@ -175,6 +181,7 @@ class World:
                 self.now_us,
                 project=None if project is None else ProjectId(int=project),
                 work=work,
+                lasts_us=None if limit is None else limit * SECOND_US,
             )
             self.next_task += 1
             self.queue.append(task)
@@ -183,12 +190,25 @@ class World:
             made.append(task.id)
         return made
 
-    def submit_gang(self, wanted: RequestClass, size: int, *, priority: int = 50, pool: int | None = None) -> Gang:
+    def submit_gang(
+        self, wanted: RequestClass, size: int, *, priority: int = 50, pool: int | None = None, limit: int | None = None
+    ) -> Gang:
         """Queue equal tasks that start together; their ids follow on one another."""
-        gang = Gang(JobId(int=self.next_task), "workers", size)
-        for task in self.submit(wanted, size, priority=priority, pool=pool):
+        gang = Gang(JobId(int=self.next_task), (("main", size),))
+        for task in self.submit(wanted, size, priority=priority, pool=pool, limit=limit):
             place = next(index for index, one in enumerate(self.queue) if one.id == task)
             self.queue[place] = self.submitted[task] = replaced(self.queue[place], job=gang.job, gang=gang)
+        return gang
+
+    def submit_roles(self, *roles: tuple[str, RequestClass, int]) -> Gang:
+        """Queue a gang of several groups: name, request and count of each."""
+        gang = Gang(JobId(int=self.next_task), tuple((name, count) for name, _, count in roles))
+        for name, wanted, count in roles:
+            for task in self.submit(wanted, count):
+                place = next(index for index, one in enumerate(self.queue) if one.id == task)
+                self.queue[place] = self.submitted[task] = replaced(
+                    self.queue[place], job=gang.job, gang=gang, group=name
+                )
         return gang
 
     def members(self, gang: Gang) -> list[TaskId]:
@@ -238,14 +258,20 @@ class World:
             list_running=self.list_running,
             claims=self.open_claims(),
             evictions=self.evictions,
+            horizon=self.horizon,
         )
+
+    def find_end(self, task: TaskId) -> int | None:
+        """When a running task has ended at the latest."""
+        lasts, started = self.submitted[task].lasts_us, self.started_us.get(task)
+        return None if lasts is None or started is None else started + lasts
 
     def list_running(self) -> list[Running]:
         """Everything held, as reclaim sees it."""
         found = []
         for holding in self.snapshot.list_holdings():
             task = self.submitted[holding.task]
-            gang = None if task.gang is None else (task.gang.job, task.gang.group)
+            gang = None if task.gang is None else task.gang.job
             flavor = self.flavors.get(task.id)
             started = self.started_us.get(task.id, 0)
             is_stopping = task.id in self.stopping

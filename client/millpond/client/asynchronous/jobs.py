@@ -20,6 +20,7 @@ from millpond_contracts.bodies.jobs import (
     TaskState,
     TaskView,
 )
+from millpond_contracts.bodies.moves import MovePlanView
 from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId, ProjectId, TaskId, TenantId, VirtualPoolId
@@ -102,6 +103,10 @@ class Jobs(Noun):
     async def explain(self, job: JobRef) -> Explanation:
         """Why a job waits, how many nodes are unfit for which reason, and what would help."""
         return await self._send(get(f"/v1/jobs/{await self.id_of(job)}/explain", Explanation))
+
+    async def plan_moves(self, job: JobRef, *, max_moves: int = 8) -> MovePlanView:
+        """For operators: which running tasks would have to move so that a waiting job starts; nothing is changed."""
+        return await self._send(get(f"/v1/jobs/{await self.id_of(job)}/moves", MovePlanView, max_moves=max_moves))
 
     async def wait(
         self,

@@ -7,21 +7,23 @@ given back.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from millpond_contracts.ids import NodeId, PoolId, TaskId, VirtualPoolId
+from millpond_contracts.ids import TaskId, VirtualPoolId
 from millpond_scheduler.domain.admission import CPU, MEMORY, Balance, Ledger, VirtualPoolState, demand_of, device
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free, sum_total
-from millpond_scheduler.domain.earmarks import find_nearest
 from millpond_scheduler.domain.fair_share import FairShares
-from millpond_scheduler.domain.gangs import find_gang_rows
+from millpond_scheduler.domain.gangs import list_runs
+from millpond_scheduler.domain.holds import Holds
+from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.order import Turns
 from millpond_scheduler.domain.plans import (
     AdmissionLine,
     Claim,
+    DevicePick,
     GangRoom,
     Halted,
     Holding,
@@ -36,6 +38,7 @@ from millpond_scheduler.domain.preemption import Claimant, Evictions
 from millpond_scheduler.domain.reclaim import Lent, Running, StopGroup
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.together import can_place_together, pick_together, spread_over_rows
 from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, STOPPABLE_REASONS, Reason, decide_dominant
 
 # So many claimants of one batch at most: each costs a trial, and the next batch follows at once.
@@ -58,29 +61,15 @@ class _Batch:
     snapshot: Snapshot
     cache: CandidateCache
     ledger: Ledger
-    policy: Policy
-    now_us: int
     lent: Lent
     turns: Turns
+    holds: Holds
     claims: dict[TaskId, Claim]
     placements: list[Placement]
     rejections: dict[TaskId, Rejection] = field(default_factory=dict)
-    blocked: dict[tuple[VirtualPoolId, RequestClass, int], Rejection] = field(default_factory=dict)
-    earmarks: dict[TaskId, NodeId] = field(default_factory=dict)
+    blocked: dict[tuple[object, ...], Rejection] = field(default_factory=dict)
     reclaims: list[Reclaim] = field(default_factory=list)
     halted: list[Halted] = field(default_factory=list)
-    kept_rows: dict[int, set[TaskId]] = field(default_factory=dict)
-    kept_lines: set[tuple[PoolId, str | None]] = field(default_factory=set)
-
-    def kept_from(self, unit: tuple[QueuedTask, ...]) -> Collection[int]:
-        """The rows that are kept free for others."""
-        return [row for row, owners in self.kept_rows.items() if unit[0].id not in owners]
-
-    def keep(self, owner: TaskId, rows: Iterable[int | None]) -> None:
-        """Keeps rows for a task or a gang's first task."""
-        for row in rows:
-            if row is not None:
-                self.kept_rows.setdefault(row, set()).add(owner)
 
 
 def plan_batch(
@@ -94,6 +83,7 @@ def plan_batch(
     list_running: Callable[[], Iterable[Running]] = tuple,
     claims: Mapping[TaskId, Claim] = MappingProxyType({}),
     evictions: Evictions | None = None,
+    horizon: Horizon | None = None,
 ) -> Plan:
     """Decide where waiting tasks go, at most `max_tasks` of them or one larger gang; the others carry a reason.
 
@@ -108,6 +98,7 @@ def plan_batch(
         list_running: what holds something and may be stopped for whoever is guaranteed it; nothing = no reclaim.
         claims: what earlier batches promised, by the first task of the claimant.
         evictions: what was stopped for others in the last hour.
+        horizon: the ends of what runs; kept by the caller between batches. None = no end is known.
     """
     policy = policy or Policy()
     cache = cache or CandidateCache(snapshot, distance=policy.distance)
@@ -116,9 +107,10 @@ def plan_batch(
     lent = Lent(snapshot, virtual_pools, list_running, shares, evictions or Evictions(), now_us)
     placements: list[Placement] = []
     turns = Turns(ledger, cache, shares, claims, placements)
-    batch = _Batch(snapshot, cache, ledger, policy, now_us, lent, turns, dict(claims), placements)
+    holds = Holds(snapshot, horizon or Horizon(snapshot), policy, now_us)
+    batch = _Batch(snapshot, cache, ledger, lent, turns, holds, dict(claims), placements)
     for claimant, claim in claims.items():
-        batch.keep(claimant, map(snapshot.find_row, claim.nodes))
+        holds.keep(claimant, claim.nodes)
     mark, examined = snapshot.mark(), 0
     # 1. Order: whoever was promised room, then in turns whoever stands first.
     for unit in turns.take(queue):
@@ -134,7 +126,7 @@ def plan_batch(
     return Plan(
         tuple(batch.placements),
         batch.rejections,
-        batch.earmarks,
+        holds.earmarks,
         examined,
         mark,
         reclaims=tuple(batch.reclaims),
@@ -201,29 +193,34 @@ def _decide_unit(batch: _Batch, unit: tuple[QueuedTask, ...]) -> Rejection | Non
     """Place a task, or a whole gang; otherwise the reason."""
     first, size = unit[0], 0 if unit[0].gang is None else unit[0].gang.size
     if size > len(unit):
-        counts = batch.cache.get(first.request).count_reasons(batch.kept_from(unit))
+        counts = batch.cache.get(first.request).count_reasons(batch.holds.closed_to(unit))
         return Rejection(Reason.GANG_STOPPING, counts, gang=GangRoom(size, 0))
     # A batch only takes: what was blocked once stays blocked for every equal task or gang behind it.
-    key = (first.virtual_pool, first.request, size)
+    kept_rows = batch.holds.closed_to(unit)
+    runs = list_runs(unit)
+    key = (first.virtual_pool, tuple((run[0].request, len(run)) for run in runs), size, kept_rows)
     known = batch.blocked.get(key)
     if known is not None and first.id not in batch.claims:
         return known
     mark, placed = batch.snapshot.mark(), len(batch.placements)
-    for fitting, task in enumerate(unit):
-        rejection = _decide(batch, task, batch.kept_from(unit))
+    for run in runs:
+        fitting, rejection = _decide_run(batch, run, kept_rows)
         if rejection is None:
             continue
+        if first.gang is not None:
+            room = GangRoom(size, len(batch.placements) - placed)
+            if len(first.gang.groups) > 1:
+                room = replace(room, group=run[fitting].group, group_tasks=len(run), group_fitting=fitting)
+            rejection = replace(rejection, gang=room, request=run[fitting].request)
         _give_back(batch, mark, placed)
-        if size:
-            rejection = replace(rejection, gang=GangRoom(size, fitting))
         if rejection.reason in STOPPABLE_REASONS:
             claim, spared = _promise(batch, unit)
             if claim is not None:
                 return replace(rejection, reason=Reason.PREEMPTING if claim.preempts else Reason.RECLAIMING)
             rejection = replace(rejection, spared=spared)
-        if rejection.reason in CAPACITY_REASONS:
-            _keep_free(batch, unit)
         batch.blocked[key] = rejection
+        if rejection.reason in CAPACITY_REASONS:
+            return replace(rejection, starts_us=_keep_free(batch, runs))
         return rejection
     return None
 
@@ -276,7 +273,7 @@ def _plan_stops(batch: _Batch, unit: tuple[QueuedTask, ...], claimant: Claimant)
     preempts = any(group.virtual_pool == unit[0].virtual_pool for group in victims)
     claim = Claim(frozenset(placement.holding.node for placement in placements), placements, preempts=preempts)
     batch.claims[unit[0].id] = claim
-    batch.keep(unit[0].id, map(batch.snapshot.find_row, claim.nodes))
+    batch.holds.keep(unit[0].id, claim.nodes)
     stopped = tuple(task.id for group in victims for task in group.tasks)
     batch.reclaims.append(Reclaim(unit[0].id, stopped, claim))
     return claim
@@ -298,7 +295,7 @@ def _place_after_stops(
         row, groups = found
         batch.lent.release(groups, claimant)
         victims += groups
-    _place(batch, task, claimant.balance, candidates, row)
+    _take(batch, task, claimant.balance, candidates.request, row, candidates.pick_devices(row))
     return True
 
 
@@ -310,6 +307,38 @@ def _give_back(batch: _Batch, mark: int, placed: int) -> None:
         balance.charge({resource: -amount for resource, amount in demand_of(placement).items()})
     del batch.placements[placed:]
     batch.snapshot.undo_to(mark)
+
+
+def _decide_run(batch: _Batch, run: tuple[QueuedTask, ...], kept_rows: Collection[int]) -> tuple[int, Rejection | None]:
+    """Place equal tasks, together where that can be; how many found a place, and why the next one did not."""
+    placed = _place_together(batch, run, kept_rows) if len(run) > 1 else 0
+    for task in run[placed:]:
+        rejection = _decide(batch, task, kept_rows)
+        if rejection is not None:
+            return placed, rejection
+        placed += 1
+    return placed, None
+
+
+def _place_together(batch: _Batch, run: tuple[QueuedTask, ...], kept_rows: Collection[int]) -> int:
+    """Place as many equal tasks as there is room for, by count per node; 0 where they have to be looked at one by one.
+
+    That is where a limit lies between one and all of them, or devices of several flavors could serve.
+    """
+    candidates, balance = batch.cache.get(run[0].request), batch.ledger.find_balance(run[0].virtual_pool)
+    if balance is None or not can_place_together(candidates) or any(task.failed_on is not None for task in run):
+        return 0
+    request, size = candidates.request, len(run)
+    amounts = [{CPU: size * request.cpu_milli, MEMORY: size * request.memory_mib}]
+    amounts += [{device(flavor): size * candidates.milli_of(flavor)} for flavor in candidates.flavors]
+    if any(balance.find_block(amount) is not None for amount in amounts):
+        return 0
+    placed = 0
+    for row, count in spread_over_rows(batch.snapshot, candidates, size, kept_rows):
+        for picks in pick_together(batch.snapshot, candidates, row, count):
+            _take(batch, run[placed], balance, request, row, picks)
+            placed += 1
+    return placed
 
 
 def _decide(batch: _Batch, task: QueuedTask, kept_rows: Collection[int]) -> Rejection | None:
@@ -324,45 +353,34 @@ def _decide(batch: _Batch, task: QueuedTask, kept_rows: Collection[int]) -> Reje
         if row is None:
             row = candidates.find_best(kept_rows)
         if row is not None:
-            _place(batch, task, balance, candidates, row)
+            _take(batch, task, balance, candidates.request, row, candidates.pick_devices(row))
             return None
     # 5. Say why.
     return decide_rejection(batch.cache, balance, task.request, kept_rows)
 
 
-def _place(batch: _Batch, task: QueuedTask, balance: Balance, candidates: Candidates, row: int) -> None:
+def _take(
+    batch: _Batch,
+    task: QueuedTask,
+    balance: Balance,
+    request: RequestClass,
+    row: int,
+    picks: tuple[DevicePick, ...],
+) -> None:
     # 4. Take it on the snapshot and charge the limits, so that the next task of this batch sees both.
-    snapshot, request = batch.snapshot, candidates.request
+    snapshot = batch.snapshot
     node = snapshot.record_at(row)
-    picks = candidates.pick_devices(row)
     holding = Holding(task.id, node.id, request.tenant, request.cpu_milli, request.memory_mib, picks)
     snapshot.place(holding)
     flavor = snapshot.find_flavor(picks[0].device) if picks else None
     placement = Placement(holding, task.virtual_pool, flavor, node.incarnation)
     balance.charge(demand_of(placement))
     batch.placements.append(placement)
+    batch.holds.note(task)
 
 
-def _keep_free(batch: _Batch, unit: tuple[QueuedTask, ...]) -> None:
-    # 7. Whom capacity alone has blocked for too long gets nodes kept free, one task or gang per pool and flavor at a
-    #    time, and not for ever.
-    first = unit[0]
-    if not batch.policy.is_holding(batch.now_us - first.queued_at_us):
-        return
-    balance = batch.ledger.find_balance(first.virtual_pool)
-    candidates = batch.cache.get(admit(balance, batch.cache.get(first.request)).request)
-    flavors: set[str | None] = set(candidates.flavors) if candidates.request.devices else {None}
-    lines = {(candidates.request.pool, flavor) for flavor in flavors}
-    if lines & batch.kept_lines:
-        return
-    if first.gang is None:
-        row = find_nearest(batch.snapshot, candidates)
-        found = [] if row is None or row in batch.kept_rows else [(row, 1)]
-    else:
-        found = find_gang_rows(batch.snapshot, candidates, len(unit), batch.kept_rows)
-    if not found:
-        return
-    batch.kept_lines |= lines
-    batch.keep(first.id, [row for row, _ in found])
-    nodes = [batch.snapshot.record_at(row).id for row, tasks in found for _ in range(tasks)]
-    batch.earmarks |= {task.id: node for task, node in zip(unit, nodes, strict=True)}
+def _keep_free(batch: _Batch, runs: Sequence[tuple[QueuedTask, ...]]) -> int | None:
+    # 7. Whom capacity alone has blocked for too long gets nodes kept free; and when can it start?
+    balance = batch.ledger.find_balance(runs[0][0].virtual_pool)
+    wanted = [batch.cache.get(admit(balance, batch.cache.get(run[0].request)).request) for run in runs]
+    return batch.holds.decide(list(zip(runs, wanted, strict=True)))

@@ -82,7 +82,7 @@ def sum_demand(
         if flavors is None:
             continue
         room.charge(task.request, flavors[0] if flavors else None)
-        key = (task.request.pool, task.request, flavors, 1 if task.gang is None else task.gang.size)
+        key = (task.request.pool, task.request, flavors, 1 if task.gang is None else task.gang.size_of(task.group))
         counts[key] = counts.get(key, 0) + 1
     found: dict[PoolId, list[DemandShape]] = {}
     for (pool, request, flavors, gang_size), tasks in counts.items():

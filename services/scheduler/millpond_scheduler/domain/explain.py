@@ -12,6 +12,7 @@ from millpond_scheduler.domain.admission import Ledger
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.cycle import VirtualPools, decide_rejection, list_lines
+from millpond_scheduler.domain.defragmentation import measure_fragmentation
 from millpond_scheduler.domain.earmarks import find_nearest, missing_devices
 from millpond_scheduler.domain.gangs import count_fitting
 from millpond_scheduler.domain.growth import GrowthLimit, LargestSize, find_reached
@@ -40,6 +41,8 @@ class Explanation:
     `largest_free_devices` = free matching whole devices on the best node that is open, `largest_free_milli` = the
     largest free share of one matching device; None when the task asks for no device. `could_ever_fit`: some node that
     takes work could hold the task if nothing ran on it. `attributes` = nodes per software attribute that fails.
+    `starts_us` = when it can start by the time limits of what runs. `fragmentation_permille` = what it cannot use of
+    what is free of its devices.
     """
 
     dominant: Reason
@@ -54,6 +57,8 @@ class Explanation:
     attributes: Mapping[str, int]
     would_unblock: tuple[Unblock, ...]
     gang: GangRoom | None = None
+    starts_us: int | None = None
+    fragmentation_permille: int = 0
 
 
 def explain(
@@ -77,15 +82,16 @@ def explain(
         growth: how large pools may grow.
     """
     cache = cache or CandidateCache(snapshot)
-    candidates = cache.get(task.request)
+    candidates = cache.get(task.request if rejection is None or rejection.request is None else rejection.request)
     balance = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool)).find_balance(task.virtual_pool)
     if rejection is None:
         rejection = decide_rejection(cache, balance, task.request)
     size = 1 if task.gang is None else task.gang.size
-    lines = () if balance is None else list_lines(balance, candidates, size)
+    alike = size if rejection.gang is None or rejection.gang.group is None else rejection.gang.group_tasks
+    lines = () if balance is None else list_lines(balance, candidates, alike)
     nodes = sum(rejection.counts.values())
     nearest = find_nearest(snapshot, candidates)
-    devices, milli = _largest_free(snapshot, candidates)
+    devices, milli = largest_free(snapshot, candidates)
     dominant = rejection.reason
     if nodes and nearest is None and dominant in _LIMITS:
         dominant = _hardest(rejection.counts)  # no limit could help: the hardware is the reason
@@ -95,7 +101,10 @@ def explain(
     reached = find_reached(snapshot, candidates, growth) if dominant in CAPACITY_REASONS else []
     message += "".join(f"; {_largest_size(size)}" for size in reached)
     if rejection.gang is not None:
-        message = f"room for {rejection.gang.fitting} of the gang's {size} tasks, which start together: {message}"
+        stuck = f" ({rejection.gang.group} has room for {rejection.gang.group_fitting} of {alike})"
+        where = "" if rejection.gang.group is None else stuck
+        room = f"room for {rejection.gang.fitting} of the gang's {size} tasks{where}, which start together"
+        message = f"{room}: {message}"
     return Explanation(
         dominant=dominant,
         message=message,
@@ -109,6 +118,8 @@ def explain(
         attributes=_count_attributes(snapshot, candidates),
         would_unblock=(*_suggest(snapshot, candidates, rejection, lines, nearest), *map(_grow, reached)),
         gang=rejection.gang,
+        starts_us=rejection.starts_us,
+        fragmentation_permille=measure_fragmentation(snapshot, candidates),
     )
 
 
@@ -126,7 +137,8 @@ def _hardest(counts: Mapping[Reason, int]) -> Reason:
     return max(sorted(counts), key=lambda reason: counts[reason])
 
 
-def _largest_free(snapshot: Snapshot, candidates: Candidates) -> tuple[int | None, int | None]:
+def largest_free(snapshot: Snapshot, candidates: Candidates) -> tuple[int | None, int | None]:
+    """Free matching whole devices on the best open node, and the largest free share of one; None without devices."""
     if candidates.request.devices is None:
         return None, None
     columns = snapshot.columns
@@ -195,17 +207,18 @@ def _wait_for(why: Spared, tasks: int) -> Unblock:
 
 
 def _make_room(snapshot: Snapshot, candidates: Candidates, gang: GangRoom) -> list[Unblock]:
-    """What a gang lacks: room for the rest of its tasks, or a larger pool."""
+    """What a gang lacks: room for the rest of its tasks (of the group that is stuck), or a larger pool."""
     view, rows = candidates.view_empty()
     most = int(count_fitting(view)[rows].sum())
-    if most < gang.tasks:
+    alike, fitting = (gang.tasks, gang.fitting) if gang.group is None else (gang.group_tasks, gang.group_fitting)
+    if most < alike:
         return [
             Unblock(
-                f"add nodes for {gang.tasks - most} more such tasks, or ask for a smaller gang",
-                f"with nothing running the pool could hold {most} of its {gang.tasks} tasks",
+                f"add nodes for {alike - most} more such tasks, or ask for a smaller gang",
+                f"with nothing running the pool could hold {most} of its {alike} tasks",
             )
         ]
-    missing = gang.tasks - gang.fitting
+    missing = alike - fitting
     if not missing:
         return []
     return [

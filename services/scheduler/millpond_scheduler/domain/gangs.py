@@ -1,20 +1,22 @@
-"""Gangs: which waiting tasks start together, and which nodes are kept free for a gang that has waited too long."""
+"""Gangs: which waiting tasks start together, and how many equal tasks a node can take at once."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 import numpy as np
 
 from millpond_contracts.quantities import MAX_COUNT
 from millpond_scheduler.domain import policy
-from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.columns import IntArray
 from millpond_scheduler.domain.requests import Gang, QueuedTask
-from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.views import RowView
 
 
 def list_units(ordered: Iterable[QueuedTask]) -> Iterator[tuple[QueuedTask, ...]]:
-    """What is decided together, in order: a task by itself, or all waiting tasks of a gang."""
+    """What is decided together, in order: a task by itself, or all waiting tasks of a gang, equal ones side by side.
+
+    Of a gang the tasks that are hardest to place come first: those with most devices, then most CPU, then most memory.
+    """
     tasks = list(ordered)
     members: dict[Gang, list[QueuedTask]] = {}
     for task in tasks:
@@ -24,7 +26,18 @@ def list_units(ordered: Iterable[QueuedTask]) -> Iterator[tuple[QueuedTask, ...]
         if task.gang is None:
             yield (task,)
         elif task.gang in members:
-            yield tuple(members.pop(task.gang))
+            yield tuple(sorted(members.pop(task.gang), key=_hardest_first))
+
+
+def list_runs(unit: tuple[QueuedTask, ...]) -> list[tuple[QueuedTask, ...]]:
+    """The tasks of a unit by request, in order."""
+    return [tuple(run) for _, run in groupby(unit, key=lambda task: task.request)]
+
+
+def _hardest_first(task: QueuedTask) -> tuple[int, int, int, str]:
+    request, devices = task.request, task.request.devices
+    milli = 0 if devices is None else devices.count * (devices.milli or 1)
+    return (-milli, -request.cpu_milli, -request.memory_mib, task.group)
 
 
 def count_fitting(view: RowView) -> IntArray:
@@ -45,34 +58,3 @@ def count_fitting(view: RowView) -> IntArray:
         counts = np.minimum(counts, slices.sum(axis=1))
     fitting: IntArray = np.where(policy.judge(view) == 0, np.maximum(counts, 0), 0)
     return fitting
-
-
-def find_gang_rows(
-    snapshot: Snapshot, candidates: Candidates, size: int, taken: Collection[int] = ()
-) -> list[tuple[int, int]]:
-    """Nodes that could hold the whole gang once they are empty, each with the number of its tasks.
-
-    Those with most room now come first, so that little has to end; then those that hold most, then the oldest. Empty
-    when the pool could not hold the gang even with nothing running.
-
-    Args:
-        taken: rows that are kept free for somebody else.
-    """
-    view, rows = candidates.view_empty()
-    rows = np.array([row for row in rows.tolist() if row not in taken], dtype=np.int64)
-    if not len(rows):
-        return []
-    empty = count_fitting(view)[rows].tolist()
-    now = count_fitting(RowView(snapshot, candidates.fits, rows)).tolist()
-    ranked = sorted(
-        zip(rows.tolist(), empty, now, strict=True),
-        key=lambda each: (-each[2], -each[1], snapshot.record_at(each[0]).id.int),
-    )
-    chosen: list[tuple[int, int]] = []
-    missing = size
-    for row, most, _ in ranked:
-        if missing <= 0:
-            break
-        chosen.append((row, min(most, missing)))
-        missing -= most
-    return chosen if missing <= 0 else []

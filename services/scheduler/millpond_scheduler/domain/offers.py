@@ -10,6 +10,7 @@ from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.cycle import VirtualPools, plan_batch
 from millpond_scheduler.domain.distance import Distance, measure_distance, wishes_of
 from millpond_scheduler.domain.explain import Explanation, explain
+from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.plans import Claim, Placement, Plan
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.preemption import Evictions
@@ -78,7 +79,8 @@ class DryRun:
 class DryRunner:
     """What a dry run is made on. `ahead` = waiting tasks of other jobs that may have nodes kept free for them.
 
-    `list_running` and `claims` are what `plan_batch` takes: what might be stopped, and what is kept for whom.
+    `list_running` and `claims` are what `plan_batch` takes: what might be stopped, and what is kept for whom;
+    `horizon` the ends of what runs.
     """
 
     snapshot: Snapshot
@@ -90,6 +92,7 @@ class DryRunner:
     list_running: Callable[[], Iterable[Running]]
     claims: Mapping[TaskId, Claim]
     evictions: Evictions | None = None
+    horizon: Horizon | None = None
 
     def run(self, asked: Sequence[AskedTask]) -> DryRun:
         """Plan the job as it is; then, if it may use other flavors, with each of them alone."""
@@ -133,6 +136,7 @@ class DryRunner:
                 self.list_running if explains else tuple,
                 self.claims,
                 self.evictions,
+                self.horizon,
             )
             explanation = self._explain(asked, plan) if explains else None
         finally:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from millpond_contracts.ids import DeviceId, NodeId, TaskId, TenantId, VirtualPoolId
+from millpond_scheduler.domain.requests import RequestClass
 from millpond_scheduler.domain.verdicts import Reason
 
 
@@ -65,10 +66,13 @@ class AdmissionLine:
 
 @dataclass(frozen=True, slots=True)
 class GangRoom:
-    """How many tasks of a gang could start now, of all that must."""
+    """How many tasks of a gang could start now, of all that must; and in a gang of several groups which was stuck."""
 
     tasks: int
     fitting: int
+    group: str | None = None
+    group_tasks: int = 0
+    group_fitting: int = 0
 
 
 class Spared(StrEnum):
@@ -86,6 +90,9 @@ class Rejection:
     `spared` = how many tasks could be stopped for it and are not, by why.
 
     Of a gang, `counts` and `reason` speak of the first task that found no place beside those before it.
+    Of a gang, `counts` and `reason` speak of the first task that found no place beside those before it. `starts_us` is
+    when it can start by the time limits of what runs, if nobody passes it; None = nobody can tell, or others are next.
+    `request` is what was asked for where no place was found; None = the task's own.
     """
 
     reason: Reason
@@ -93,6 +100,8 @@ class Rejection:
     admission: tuple[AdmissionLine, ...] = ()
     gang: GangRoom | None = None
     spared: Mapping[Spared, int] = field(default_factory=dict)
+    starts_us: int | None = None
+    request: RequestClass | None = None
 
 
 @dataclass(frozen=True, slots=True)

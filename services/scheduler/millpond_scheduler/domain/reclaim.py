@@ -33,17 +33,21 @@ _DEVICE_CODES = frozenset(CODES[reason] for reason in _DEVICE_REASONS)
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A task that holds something. `gang` names the tasks that stop with it; `started_us` is when it was bound."""
+    """A task that holds something, bound at `started_us`, until `ends_us` at the latest (None = it has no time limit).
+
+    `gang` names the job whose gang stops with it.
+    """
 
     holding: Holding
     virtual_pool: VirtualPoolId
     flavor: str | None
     priority: int
     started_us: int
-    gang: tuple[JobId, str] | None = None
+    gang: JobId | None = None
     is_stopping: bool = False
     project: ProjectId | None = None
     stop_grace_seconds: int = 0
+    ends_us: int | None = None
 
     @property
     def id(self) -> TaskId:

@@ -83,11 +83,18 @@ class RequestClass:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """Equal tasks of one group that start all together or not at all."""
+    """The tasks of a job's gang groups, which start all together or not at all: how many of each group, by name."""
 
     job: JobId
-    group: str
-    size: int
+    groups: tuple[tuple[str, int], ...]
+
+    @property
+    def size(self) -> int:
+        return sum(count for _, count in self.groups)
+
+    def size_of(self, group: str) -> int:
+        """How many tasks one of its groups has."""
+        return dict(self.groups)[group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,8 @@ class QueuedTask:
     """One waiting attempt. `queued_at_us` is the first attempt's instant, so that a retry keeps its place.
 
     `failed_on` is the node where the former attempt failed: it is taken only when no other is free. `work` = how long
-    it takes at most times its devices (`measure_work`), None without a time limit.
+    it takes at most times its devices (`measure_work`), `lasts_us` = the longest that it can hold what it gets; None
+    without a time limit.
     """
 
     id: TaskId
@@ -108,6 +116,8 @@ class QueuedTask:
     failed_on: NodeId | None = None
     project: ProjectId | None = None
     work: int | None = None
+    lasts_us: int | None = None
+    group: str = "main"
 
     @property
     def order_key(self) -> tuple[int, int, int]:

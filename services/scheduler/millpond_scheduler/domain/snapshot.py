@@ -116,6 +116,11 @@ class Snapshot:
         place = self._slot_of.get(device)
         return None if place is None else self.flavors.values[self.columns.device_flavor[place]]
 
+    def find_slot(self, device: DeviceId) -> int | None:
+        """The place of a device on its node, None when it is not here."""
+        place = self._slot_of.get(device)
+        return None if place is None else place[1]
+
     def find_row(self, node: NodeId) -> int | None:
         """The row of a node, None when it is not here."""
         return self._row_of.get(node)

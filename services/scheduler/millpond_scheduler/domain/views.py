@@ -7,7 +7,7 @@ import numpy as np
 
 from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
-from millpond_scheduler.domain.columns import ABSENT, BoolArray, IntArray
+from millpond_scheduler.domain.columns import ABSENT, BoolArray, IntArray, NodeColumns
 from millpond_scheduler.domain.fits import FURTHEST, ShapeFits
 from millpond_scheduler.domain.fragmentation import PackingTable, spoil_by_slice, spoil_by_whole
 from millpond_scheduler.domain.requests import DeviceDemand
@@ -40,10 +40,31 @@ class Spoil:
     slot: IntArray
 
 
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What is free on some rows: cpu and memory (rows,), milli and MiB of each device (rows, width)."""
+
+    cpu: IntArray
+    memory: IntArray
+    device_milli: IntArray
+    device_memory: IntArray
+
+    @classmethod
+    def of(cls, columns: NodeColumns, rows: IntArray) -> "Free":
+        """A copy of what is free now."""
+        amounts = (columns.cpu_free, columns.memory_free, columns.device_milli_free, columns.device_memory_free)
+        return cls(*(amount[rows] for amount in amounts))
+
+    def of_places(self, places: list[int]) -> "Free":
+        """A copy of some of these rows."""
+        return Free(self.cpu[places], self.memory[places], self.device_milli[places], self.device_memory[places])
+
+
 class RowView:
     """One request beside some rows. Arrays are (rows,) per node and (rows, width) per device; nothing is written.
 
-    With `empty` the nodes are seen as if nothing ran on them: whether a request could ever fit.
+    With `empty` the nodes are seen as if nothing ran on them: whether a request could ever fit. With `free` they are
+    seen as if so much were free.
 
     Attributes:
         usable: devices whose health allows new work.
@@ -65,6 +86,7 @@ class RowView:
         "eligible",
         "empty",
         "fits",
+        "free",
         "memory_free",
         "pool",
         "request",
@@ -77,7 +99,9 @@ class RowView:
         "usable",
     )
 
-    def __init__(self, snapshot: Snapshot, fits: ShapeFits, rows: Rows, *, empty: bool = False) -> None:
+    def __init__(
+        self, snapshot: Snapshot, fits: ShapeFits, rows: Rows, *, empty: bool = False, free: Free | None = None
+    ) -> None:
         columns = self.columns = snapshot.columns
         self.rows = rows
         self.fits = fits
@@ -89,6 +113,7 @@ class RowView:
         self.empty = empty
         self.table: PackingTable | None = snapshot.table_of(fits.request.pool)
         self._spoil: Spoil | None = None
+        self.free = free
         self.shape: IntArray = columns.shape[rows]
         self.cpu_free: IntArray = (columns.cpu_total if empty else columns.cpu_free)[rows]
         self.memory_free: IntArray = (columns.memory_total if empty else columns.memory_free)[rows]
@@ -96,6 +121,8 @@ class RowView:
         self.device_milli_free: IntArray = columns.device_milli_free[rows]
         if empty:
             self.device_milli_free = np.where(columns.device_flavor[rows] == ABSENT, 0, WHOLE_DEVICE_MILLI)
+        if free is not None:
+            self.cpu_free, self.memory_free, self.device_milli_free = free.cpu, free.memory, free.device_milli
         if self.demand is not None:
             self.eligible: BoolArray = fits.slots[self.shape] & self.usable
             self.roomy: BoolArray = self._find_roomy(self.demand)
@@ -121,6 +148,8 @@ class RowView:
 
     def device_memory_free(self) -> IntArray:
         """MiB not held, of every device."""
+        if self.free is not None:
+            return self.free.device_memory
         return (self.columns.device_memory_total if self.empty else self.columns.device_memory_free)[self.rows]
 
     def room_left(self) -> IntArray:
@@ -215,6 +244,8 @@ class RowView:
             return self.roomy
         holder = self.columns.device_holder[self.rows]
         mine: BoolArray = (holder == ABSENT) | (holder == self.tenant)
+        if self.free is not None:
+            mine |= self.device_milli_free == WHOLE_DEVICE_MILLI
         return self.roomy & mine
 
     def has_devices(self, devices: BoolArray) -> BoolArray:

@@ -253,6 +253,7 @@ class Leader:
             shard.list_running,
             claims,
             shard.list_evictions(self._rules.policy.evictions_per_hour, microseconds_of(now)),
+            shard.horizon,
         )
         for claimant, claim in claims.items():
             if not claim.is_open:

@@ -150,7 +150,7 @@ class _Replay:
         for number in range(first, first + tasks):
             queued = queue_task(number, request, submit_s * SECOND_US)
             if tasks > 1:
-                gang = Gang(queue_task(first, request, 0).job, "workers", tasks)
+                gang = Gang(queue_task(first, request, 0).job, (("main", tasks),))
                 queued = replace(queued, job=gang.job, gang=gang)
             task = self._tasks[queued.id] = _Task(queued, arrival, part, submit_s)
             self._coming.append(task)

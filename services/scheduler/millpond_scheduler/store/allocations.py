@@ -250,10 +250,30 @@ async def find_jobs_of(unit: UnitOfWork, allocations: Sequence[UUID]) -> list[UU
     return [row["job_id"] for row in rows]
 
 
+async def list_restartable(unit: UnitOfWork, pool: UUID, cool_down_seconds: int) -> list[asyncpg.Record]:
+    """Running allocations of a pool whose jobs let a stopped task start again elsewhere, the latest first.
+
+    Not those that became active less than `cool_down_seconds` ago, nor a part of a gang.
+    """
+    return await unit.fetch(
+        "SELECT a.id, a.job_id, a.job_name, a.group_name, a.index, a.active_at"
+        " FROM allocation a JOIN job j ON j.id = a.job_id"
+        " WHERE a.pool_id = $1 AND a.state = 'active' AND NOT a.gang AND NOT j.cancel_requested"
+        " AND a.active_at <= clock_timestamp() - make_interval(secs => $2)"
+        " AND j.spec->'retry'->'on' @> '[\"preempted\"]' AND (j.spec->'retry'->>'max')::int >= a.attempt"
+        " ORDER BY a.active_at DESC, a.id LIMIT 5000",
+        pool,
+        float(cool_down_seconds),
+    )
+
+
 async def find_gangs_of(unit: UnitOfWork, allocations: Sequence[UUID]) -> list[UUID]:
-    """The live allocations of every gang that one of the allocations belongs to; the caller has locked their jobs."""
+    """The live allocations of every gang that one of the allocations belongs to; the caller has locked their jobs.
+
+    A job has one gang: the tasks of all its groups that start together.
+    """
     rows = await unit.fetch(
-        "SELECT p.id FROM allocation a JOIN allocation p ON p.job_id = a.job_id AND p.group_name = a.group_name"
+        "SELECT p.id FROM allocation a JOIN allocation p ON p.job_id = a.job_id AND p.gang"
         " AND p.state <> 'released' WHERE a.id = ANY($1) AND a.gang",
         allocations,
     )
@@ -275,7 +295,7 @@ async def get_allocation(unit: UnitOfWork, allocation: AllocationId) -> Allocati
 # What the leader keeps of an allocation: 100,000 of them are read when another one takes over.
 _HELD = (
     "id, tenant_id, project_id, virtual_pool_id, node_id, job_id, task_id, group_name, cpu_milli, memory_mib, flavor,"
-    " devices, state, bound_at, priority, gang, claimed_by, stop_grace_seconds"
+    " devices, state, bound_at, time_limit_seconds, stop_grace_seconds, priority, gang, claimed_by"
 )
 
 

@@ -78,9 +78,10 @@ class Batch:
             flavor=placement.flavor,
             priority=new.priority,
             started_us=self._now_us,
-            gang=(new.job, new.group) if new.gang else None,
+            gang=new.job if new.gang else None,
             project=new.project,
             stop_grace_seconds=new.stop_grace_seconds,
+            ends_us=None if task.queued.lasts_us is None else self._now_us + task.queued.lasts_us,
         )
         for resource, amount in running.demand().items():
             self.usage[new.virtual_pool, resource] = self.usage.get((new.virtual_pool, resource), 0) + amount

@@ -244,10 +244,10 @@ def _settle_gangs(lives: Lives, now: datetime) -> list[Life]:
 
     Returns for each gang that starts anew one of its lives.
     """
-    gangs: dict[tuple[JobId, str], list[Life]] = {}
+    gangs: dict[JobId, list[Life]] = {}
     for life in lives.by_id.values():
         if life.record.gang and (life.is_live or life.released):
-            gangs.setdefault((life.record.job, life.record.group), []).append(life)
+            gangs.setdefault(life.record.job, []).append(life)
     restarts = []
     for members in gangs.values():
         cause = next((life for life in members if life.breaks_gang), None)
@@ -277,12 +277,12 @@ async def _restart_succeeded(unit: UnitOfWork, restarts: Sequence[Life], now: da
     if not restarts:
         return
     rows = await unit.fetch(
-        "UPDATE task t SET state = 'pending', state_since = $4, attempt = t.attempt + 1, allocation_id = NULL,"
+        "UPDATE task t SET state = 'pending', state_since = $3, attempt = t.attempt + 1, allocation_id = NULL,"
         " reason = NULL, message = NULL, exit_code = NULL"
-        " FROM unnest($1::uuid[], $2::text[], $3::int[]) AS x(j, g, n)"
-        " WHERE t.job_id = x.j AND t.group_name = x.g AND t.attempt = x.n AND t.state = 'succeeded' RETURNING t.id",
+        " FROM unnest($1::uuid[], $2::int[]) AS x(j, n), allocation a"
+        " WHERE t.job_id = x.j AND t.attempt = x.n AND t.state = 'succeeded' AND a.id = t.allocation_id AND a.gang"
+        " RETURNING t.id",
         [life.record.job for life in restarts],
-        [life.record.group for life in restarts],
         [life.record.attempt for life in restarts],
         now,
     )

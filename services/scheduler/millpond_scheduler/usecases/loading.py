@@ -27,12 +27,13 @@ from millpond_scheduler.domain.admission import VirtualPoolState
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.preemption import Eviction
 from millpond_scheduler.domain.reclaim import Running
-from millpond_scheduler.domain.requests import Gang, QueuedTask
+from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.store import allocations, evictions, jobs, views
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.reservations import list_reservations
 from millpond_scheduler.usecases.mixes import refresh_mixes
 from millpond_scheduler.usecases.records import (
+    longest_us,
     microseconds_of,
     node_record,
     pool_rules,
@@ -198,15 +199,28 @@ async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | N
                 priority=row["priority"],
                 queued_at_us=microseconds_of(row["queued_at"]),
                 failed_on=None if row["failed_on"] is None else NodeId.of(row["failed_on"]),
-                gang=Gang(job.id, row["group_name"], group.gang_size) if group.gang_size else None,
                 project=job.project,
                 work=row["work"],
+                lasts_us=longest_us(job.time_limit_seconds, group.stop_grace_seconds),
+                gang=job.gang_of(row["group_name"]),
+                group=row["group_name"],
             ),
             facts=job,
             group=row["group_name"],
             index=row["index"],
             attempt=row["attempt"],
         )
+
+
+async def read_requests(unit: UnitOfWork, wanted: Sequence[UUID]) -> dict[tuple[UUID, str], RequestClass]:
+    """What the tasks of each group of these jobs ask for, by job and group."""
+    rows = await unit.fetch("SELECT id, tenant_id FROM job WHERE id = ANY($1)", wanted)
+    tenants = {row["id"]: TenantId.of(row["tenant_id"]) for row in rows}
+    return {
+        (row["id"], name): group.request
+        for row in await jobs.list_specs(unit, wanted)
+        for name, group in _job_facts(row, tenants[row["id"]]).groups.items()
+    }
 
 
 def _job_facts(row: asyncpg.Record, tenant: TenantId) -> JobFacts:
@@ -238,7 +252,8 @@ def _read_groups(tenant: TenantId, pool: PoolId, text: str) -> Mapping[str, Grou
         group["name"]: GroupFacts(
             request_class(tenant, pool, group),
             group["stop_grace_seconds"],
-            group["count"] if group.get("gang") else 0,
+            group["count"],
+            group.get("gang", False),
         )
         for group in groups
     }

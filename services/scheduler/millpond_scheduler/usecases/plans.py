@@ -39,7 +39,7 @@ from millpond_scheduler.store.jobs import work_of
 from millpond_scheduler.usecases.distances import distance_view
 from millpond_scheduler.usecases.jobs import find_project
 from millpond_scheduler.usecases.mirror import Mirror
-from millpond_scheduler.usecases.records import EPOCH, microseconds_of, request_class
+from millpond_scheduler.usecases.records import EPOCH, longest_us, microseconds_of, request_class
 from millpond_scheduler.usecases.verdicts import verdict_body
 
 # Prices of an offer are told to hold for so long at most; what is free may be gone at once.
@@ -87,6 +87,7 @@ def make_plan(mirror: Mirror, asked: Asked) -> PlanView:
         shard.list_running,
         shard.list_claims(),
         shard.list_evictions(mirror.policy.evictions_per_hour, now_us),
+        shard.horizon,
     )
     found = runner.run(_list_tasks(asked, now_us))
     return PlanView(
@@ -101,6 +102,7 @@ def make_plan(mirror: Mirror, asked: Asked) -> PlanView:
 def _list_tasks(asked: Asked, now_us: int) -> list[AskedTask]:
     """The tasks as a submit would queue them."""
     job, spec = JobId.new(), asked.spec
+    gang = Gang(job, tuple((group.name, group.count) for group in spec.groups if group.gang))
     return [
         AskedTask(
             group.name,
@@ -111,9 +113,11 @@ def _list_tasks(asked: Asked, now_us: int) -> list[AskedTask]:
                 request,
                 spec.priority,
                 now_us,
-                Gang(job, group.name, group.count) if group.gang else None,
+                gang if group.gang else None,
                 project=asked.project,
                 work=work_of(spec, group),
+                lasts_us=longest_us(spec.time_limit_seconds, group.stop_grace_seconds),
+                group=group.name,
             ),
         )
         for group, request in ((each, request_class(asked.tenant, asked.pool, _stored(each))) for each in spec.groups)

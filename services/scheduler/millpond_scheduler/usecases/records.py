@@ -31,6 +31,8 @@ from millpond_scheduler.domain.requests import DeviceDemand, RequestClass
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # `unknown` stops placing and keeps running work; `degraded` is a person's business, not the scheduler's.
+# From a task's bind to its process, and from the end of its limit and grace to the word that it has ended.
+START_SECONDS, LATE_SECONDS = 30, 5
 USABLE_HEALTH = frozenset({DeviceHealth.HEALTHY, DeviceHealth.DEGRADED})
 
 
@@ -126,8 +128,17 @@ def microseconds_of(instant: datetime) -> int:
     return microseconds_between(EPOCH, instant)
 
 
+def longest_us(time_limit_seconds: int | None, stop_grace_seconds: int) -> int | None:
+    """The longest that a task holds what it gets, in microseconds: start, limit, grace; None without a time limit."""
+    if time_limit_seconds is None:
+        return None
+    return (START_SECONDS + time_limit_seconds + stop_grace_seconds + LATE_SECONDS) * 1_000_000
+
+
 def running_of(row: asyncpg.Record) -> Running:
     """A live allocation's row as the leader keeps it."""
+    longest = longest_us(row["time_limit_seconds"], row["stop_grace_seconds"])
+    started_us = microseconds_of(row["bound_at"])
     return Running(
         holding=Holding(
             task=TaskId.of(row["task_id"]),
@@ -143,8 +154,9 @@ def running_of(row: asyncpg.Record) -> Running:
         virtual_pool=VirtualPoolId.of(row["virtual_pool_id"]),
         flavor=row["flavor"],
         priority=row["priority"],
-        started_us=microseconds_of(row["bound_at"]),
-        gang=(JobId.of(row["job_id"]), row["group_name"]) if row["gang"] else None,
+        started_us=started_us,
+        ends_us=None if longest is None else started_us + longest,
+        gang=JobId.of(row["job_id"]) if row["gang"] else None,
         is_stopping=AllocationState(row["state"]) is AllocationState.RELEASING,
         project=None if row["project_id"] is None else ProjectId.of(row["project_id"]),
         stop_grace_seconds=row["stop_grace_seconds"],

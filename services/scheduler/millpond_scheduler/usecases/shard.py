@@ -29,21 +29,23 @@ from millpond_scheduler.domain.admission import Resource, VirtualPoolState, add_
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.growth import GrowthLimit
+from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.plans import Claim, Placement
 from millpond_scheduler.domain.preemption import HOUR_US, Eviction, Evictions
 from millpond_scheduler.domain.reclaim import Running
-from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.store.reservations import ReservationRecord
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What the tasks of a group have in common; `gang_size` 0 = each starts by itself."""
+    """What the tasks of a group have in common; `is_gang` = they start together, with other such groups of the job."""
 
     request: RequestClass
     stop_grace_seconds: int
-    gang_size: int = 0
+    count: int = 1
+    is_gang: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,12 @@ class JobFacts:
     labels: str
     time_limit_seconds: int | None
     groups: Mapping[str, GroupFacts]
+
+    def gang_of(self, group: str) -> Gang | None:
+        """The gang that a group belongs to, None when its tasks start each by itself."""
+        if not self.groups[group].is_gang:
+            return None
+        return Gang(self.id, tuple((name, each.count) for name, each in self.groups.items() if each.is_gang))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,7 @@ class Shard:
     snapshot: Snapshot = field(default_factory=Snapshot)
     distance: DistanceRules = field(default_factory=DistanceRules)
     cache: CandidateCache = field(init=False)
+    horizon: Horizon = field(init=False)
     pools: dict[PoolId, PoolView] = field(default_factory=dict)
     virtual_pools: dict[VirtualPoolId, VirtualPoolState] = field(default_factory=dict)
     limits: dict[VirtualPoolId, Limits] = field(default_factory=dict)
@@ -119,6 +128,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         self.cache = CandidateCache(self.snapshot, distance=self.distance)
+        self.horizon = Horizon(self.snapshot, self.find_end)
 
     def queue(self) -> Iterable[QueuedTask]:
         """The waiting tasks in any order."""
@@ -142,6 +152,11 @@ class Shard:
     def list_running(self) -> Iterable[Running]:
         """Everything that is held, as reclaim sees it."""
         return self.live.values()
+
+    def find_end(self, task: TaskId) -> int | None:
+        """When a running task has ended at the latest, in microseconds since 1970; None without a time limit."""
+        allocation = self.holders.get(task)
+        return None if allocation is None else self.live[allocation].ends_us
 
     def open_claims(self) -> dict[TaskId, Claim]:
         """What is promised to tasks that still wait; others' promises are forgotten."""

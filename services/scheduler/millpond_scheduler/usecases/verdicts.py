@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from millpond_contracts.bodies.tenants import QueuePolicy
@@ -16,6 +16,7 @@ from millpond_scheduler.domain.explain import Explanation, explain
 from millpond_scheduler.domain.plans import AdmissionLine, Rejection
 from millpond_scheduler.domain.verdicts import Reason
 from millpond_scheduler.store.verdicts import write_positions
+from millpond_scheduler.usecases.records import EPOCH
 from millpond_scheduler.usecases.shard import Shard, WaitingTask
 
 # So many places of one queue are told where only the leader knows its order; whoever is behind them is near its end.
@@ -132,11 +133,18 @@ def verdict_body(told: Explanation) -> dict[str, Any]:
         "nodes": told.nodes,
         "admission": [AdmissionView.model_validate(asdict(line)).model_dump(mode="json") for line in told.admission],
         "largest_free_block": told.largest_free_devices,
-        "gang": None if told.gang is None else {"tasks": told.gang.tasks, "fitting": told.gang.fitting},
+        "fragmentation_permille": told.fragmentation_permille,
+        "gang": None if told.gang is None else asdict(told.gang),
+        "estimated_start": None if told.starts_us is None else _instant(told.starts_us),
         "would_unblock": [
             Unblock(action=item.action, effect=item.effect).model_dump(mode="json") for item in told.would_unblock
         ],
     }
+
+
+def _instant(microseconds: int) -> str:
+    """Up to the next second: by then, not at it."""
+    return (EPOCH + timedelta(seconds=-(-microseconds // 1_000_000))).isoformat()
 
 
 async def _write(unit: UnitOfWork, changed: Mapping[JobId, tuple[WaitingTask, str]], now: datetime) -> None:

@@ -171,6 +171,7 @@ class Preferences(Incoming):
 class GroupSpec(Incoming):
     """`count` identical tasks. They start independently of one another, or with `gang` all together or not at all.
 
+    All groups of a job with `gang` are one gang: each of them has all its tasks, or none of them starts.
     Of a gang no part is left running: when a task of it is stopped or ends without success, the others are stopped
     too, and all of them wait again together where the retry policy says so.
     """
@@ -184,12 +185,6 @@ class GroupSpec(Incoming):
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     run: RunSpec
     stop_grace_seconds: StrictInt = Field(10, ge=0, le=3600)
-
-    @model_validator(mode="after")
-    def _gang_of_bounded_size(self) -> "GroupSpec":
-        if self.gang and self.count > MAX_GANG:
-            raise ValueError(f"a gang has at most {MAX_GANG} tasks, found {self.count}")
-        return self
 
 
 class RetryReason(StrEnum):
@@ -225,6 +220,13 @@ class JobSpec(Incoming):
             raise ValueError("group names must differ")
         if sum(group.count for group in self.groups) > 10_000:
             raise ValueError("a job has at most 10000 tasks")
+        return self
+
+    @model_validator(mode="after")
+    def _gang_of_bounded_size(self) -> "JobSpec":
+        tasks = sum(group.count for group in self.groups if group.gang)
+        if tasks > MAX_GANG:
+            raise ValueError(f"a gang has at most {MAX_GANG} tasks, found {tasks}")
         return self
 
 

@@ -29,10 +29,16 @@ class AdmissionView(Outgoing):
 
 
 class GangView(Outgoing):
-    """A gang that waits: its tasks start all together, and for so many of them there is room now."""
+    """A gang that waits: its tasks start all together, and for so many of them there is room now.
+
+    Of a gang of several groups, `group` is the first without room, with how many of its tasks had found some.
+    """
 
     tasks: int
     fitting: int
+    group: str | None = None
+    group_tasks: int = 0
+    group_fitting: int = 0
 
 
 class Unblock(Outgoing):
@@ -51,7 +57,15 @@ class Verdict(Outgoing):
     nodes: int = 0
     admission: list[AdmissionView] = Field(default_factory=list)
     largest_free_block: int | None = Field(None, description="free whole devices on the best node")
+    fragmentation_permille: int = Field(
+        0, description="of what is free of the right devices (else of CPU), the share that the task cannot use"
+    )
     gang: GangView | None = None
+    estimated_start: Instant | None = Field(
+        None,
+        description="for whoever is next on a flavor: by then it can start, by the time limits of what runs, if nobody"
+        " passes it; null where no limit tells, or others are next",
+    )
     would_unblock: list[Unblock] = Field(default_factory=list)
 
 
@@ -71,7 +85,6 @@ class Explanation(Verdict):
     state: JobState
     as_of: Instant
     position: int | None = Field(None, description="1 = next in the queue of the virtual pool")
-    estimated_start: Instant | None = None
     placed: list[PlacedView] = Field(default_factory=list)
 
 

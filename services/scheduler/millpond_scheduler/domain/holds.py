@@ -1,0 +1,137 @@
+"""Nodes that are kept free for whoever has waited too long, and what may still use them until it starts.
+
+Whom capacity alone has blocked for long gets the nodes that make room first kept free of everybody behind it, one task
+or gang per pool and flavor at a time, and not for ever. A task whose time limit ends it before the expected start may
+use them meanwhile: it cannot delay whom they are kept for. Where no limit tells when they are free, nothing may.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from millpond_contracts.ids import NodeId, PoolId, TaskId
+from millpond_scheduler.domain.candidates import Candidates
+from millpond_scheduler.domain.horizon import Horizon, Room
+from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.requests import QueuedTask
+from millpond_scheduler.domain.snapshot import Snapshot
+
+
+class Rule(Enum):
+    """What a kept set of rows is to a task."""
+
+    OWN = "own"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    owner: TaskId
+    rows: frozenset[int]
+    starts_us: int | None
+
+    def rule_for(self, task: TaskId, ends_us: int | None) -> Rule:
+        if task == self.owner:
+            return Rule.OWN
+        is_gone = ends_us is not None and self.starts_us is not None and ends_us <= self.starts_us
+        return Rule.OPEN if is_gone else Rule.CLOSED
+
+
+class Holds:
+    """The rows that one batch keeps free.
+
+    Attributes:
+        earmarks: the node that is kept for each task of whoever has waited too long.
+    """
+
+    def __init__(self, snapshot: Snapshot, horizon: Horizon, policy: Policy, now_us: int) -> None:
+        self.earmarks: dict[TaskId, NodeId] = {}
+        self._snapshot = snapshot
+        self._horizon = horizon
+        self._policy = policy
+        self._now_us = now_us
+        self._kept: list[_Kept] = []
+        self._rows: frozenset[int] = frozenset()
+        self._closed: dict[tuple[Rule, ...], frozenset[int]] = {}
+        self._kept_lines: set[tuple[PoolId, str | None]] = set()
+        self._told_lines: set[tuple[PoolId, str | None]] = set()
+        horizon.begin()
+
+    def keep(self, owner: TaskId, nodes: Iterable[NodeId], starts_us: int | None = None) -> None:
+        """Keeps nodes for a task or a gang's first task; until `starts_us` others may use them, None = nobody may."""
+        rows = frozenset(row for row in map(self._snapshot.find_row, nodes) if row is not None)
+        self._kept.append(_Kept(owner, rows, starts_us))
+        self._rows |= rows
+
+    def closed_to(self, unit: tuple[QueuedTask, ...]) -> frozenset[int]:
+        """The rows that a task or gang may not use: they are kept for others, and it might still run at their start.
+
+        Units that may use the same rows get the same value.
+        """
+        if not self._kept:
+            return frozenset()
+        lasting = [task.lasts_us for task in unit]
+        ends = None if None in lasting else self._now_us + max(each for each in lasting if each is not None)
+        rules = tuple(kept.rule_for(unit[0].id, ends) for kept in self._kept)
+        found = self._closed.get(rules)
+        if found is None:
+            sets = {
+                rule: [kept.rows for kept, one in zip(self._kept, rules, strict=True) if one == rule] for rule in Rule
+            }
+            found = self._closed[rules] = frozenset().union(*sets[Rule.CLOSED]) - frozenset().union(*sets[Rule.OWN])
+        return found
+
+    def note(self, task: QueuedTask) -> None:
+        """A task of this batch has got a place: when it ends is told by its own limit."""
+        if task.lasts_us is not None:
+            self._horizon.expect(task.id, self._now_us + task.lasts_us)
+
+    def decide(self, wanted: Sequence[tuple[tuple[QueuedTask, ...], Candidates]]) -> int | None:
+        """Keeps nodes for a task or gang that capacity has blocked, where it is its turn.
+
+        Args:
+            wanted: its equal tasks side by side, with their candidates, narrowed to the flavors that the limits leave.
+
+        Returns:
+            When it can start by the limits of what runs, if it is next on one of its flavors and nobody passes it.
+        """
+        first = wanted[0][0][0]
+        lines: set[tuple[PoolId, str | None]] = set()
+        for _, candidates in wanted:
+            flavors: tuple[str | None, ...] = candidates.flavors if candidates.request.devices else (None,)
+            lines |= {(candidates.request.pool, flavor) for flavor in flavors}
+        is_holding = self._policy.is_holding(self._now_us - first.queued_at_us) and not lines & self._kept_lines
+        is_next = not lines & self._told_lines
+        self._told_lines |= lines
+        if not (is_holding or is_next):
+            return None
+        rooms = self._find_rooms(wanted)
+        if rooms is None:
+            return None
+        starts = [room.starts_us for room in rooms]
+        starts_us = None if None in starts else max(each for each in starts if each is not None)
+        if is_holding:
+            self._kept_lines |= lines
+            for (run, _), room in zip(wanted, rooms, strict=True):
+                self.keep(first.id, room.nodes, starts_us)
+                self.earmarks |= {task.id: node for task, node in zip(run, room.nodes, strict=True)}
+        return starts_us
+
+    def _find_rooms(self, wanted: Sequence[tuple[tuple[QueuedTask, ...], Candidates]]) -> list[Room] | None:
+        """Room for every group of a gang, on nodes of their own; where there are too few, perhaps on the same ones."""
+        for is_apart in (True, False):
+            rooms: list[Room] = []
+            taken = set(self._rows)
+            for run, candidates in wanted:
+                room = self._horizon.find_room(run[0].id, candidates, len(run), self._now_us, taken)
+                if room is None:
+                    break
+                rooms.append(room if is_apart else replace(room, starts_us=None))
+                if is_apart:
+                    taken |= {row for row in map(self._snapshot.find_row, room.nodes) if row is not None}
+            else:
+                return rooms
+            if len(wanted) == 1:
+                break
+        return None

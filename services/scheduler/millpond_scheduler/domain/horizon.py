@@ -1,0 +1,199 @@
+"""When running work makes room, as far as its time limits tell: the longest that each task may hold what it has.
+
+A task without a limit, or one whose limit has no known end, is never seen to end.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from millpond_contracts.ids import NodeId, TaskId
+from millpond_scheduler.domain.candidates import Candidates
+from millpond_scheduler.domain.columns import IntArray
+from millpond_scheduler.domain.earmarks import missing_devices
+from millpond_scheduler.domain.gangs import count_fitting
+from millpond_scheduler.domain.plans import Holding
+from millpond_scheduler.domain.requests import RequestClass
+from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.views import Free, RowView
+
+# So many nodes are looked at most, or as many as could hold four such gangs; those that lack least come first.
+MAX_ROWS = 1024
+# So many requests are remembered; each is a head of one flavor.
+MAX_REMEMBERED = 32
+# A choice stands for so long, so that a stream of small batches does not weigh every node anew in each.
+CHOICE_US = 1_000_000
+
+Steps: TypeAlias = list[tuple[int, int]]
+"""Of one row: from this instant on so many tasks find room; the first is (0, now), the others rise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Where tasks that start together find room: a node for each, and when all have it; None = nobody can tell."""
+
+    nodes: tuple[NodeId, ...]
+    starts_us: int | None
+
+
+@dataclass(slots=True)
+class _Memory:
+    """The steps of some rows for one request, as of a tick of the snapshot."""
+
+    seen: int = -1
+    steps: dict[int, Steps] = field(default_factory=dict)
+
+
+class Horizon:
+    """The ends of what runs, and what was found from them; kept by the caller between batches.
+
+    Args:
+        find_end: the instant by which a task has surely ended, in microseconds; None = not known.
+    """
+
+    def __init__(self, snapshot: Snapshot, find_end: Callable[[TaskId], int | None] = lambda _: None) -> None:
+        self._snapshot = snapshot
+        self._find_end = find_end
+        self._expected: dict[TaskId, int] = {}
+        self._memory: dict[RequestClass, _Memory] = {}
+        self._choices: dict[tuple[TaskId, RequestClass, int], tuple[int, Room | None]] = {}
+
+    def begin(self) -> None:
+        """A batch begins: what former ones expected is known by now, was taken back, or is still being written."""
+        self._expected = {
+            task: end
+            for task, end in self._expected.items()
+            if self._snapshot.find_holding(task) is not None and self._find_end(task) is None
+        }
+
+    def expect(self, task: TaskId, end_us: int) -> None:
+        """A task that is only planned ends by then."""
+        self._expected[task] = end_us
+
+    def find_room(
+        self, owner: TaskId, candidates: Candidates, size: int, now_us: int, taken: Collection[int] = ()
+    ) -> Room | None:
+        """The nodes where so many equal tasks can start first, together; None when not even empty ones could hold them.
+
+        A choice is held for a second. Whatever was chosen before is weighed again, so that the instant of one owner
+        only becomes earlier while no task outlives its limit.
+
+        Args:
+            owner: the first of the tasks.
+            taken: rows that are kept free for somebody else.
+        """
+        key = (owner, candidates.request, size)
+        chosen_us, room = self._choices.get(key, (None, None))
+        former = [] if room is None else [self._snapshot.find_row(node) for node in room.nodes]
+        is_here = all(row is not None and row not in taken for row in former)
+        if chosen_us is None or not 0 <= now_us - chosen_us < CHOICE_US or not is_here:
+            room = self._choose(candidates, size, now_us, taken, {row for row in former if row is not None})
+            self._choices[key] = (now_us, room)
+            while len(self._choices) > MAX_REMEMBERED:
+                del self._choices[next(iter(self._choices))]
+        return room
+
+    def _choose(
+        self, candidates: Candidates, size: int, now_us: int, taken: Collection[int], former: Collection[int]
+    ) -> Room | None:
+        view, rows = candidates.view_empty()
+        rows = rows[~np.isin(rows, list(taken))]
+        empty = count_fitting(view)[rows]
+        if empty.sum() < size:
+            return None
+        order = rank_by_lack(self._snapshot, candidates, rows)
+        needed = int(np.searchsorted(empty[order].cumsum(), min(4 * size, empty.sum()))) + 1
+        first = order[: max(MAX_ROWS, needed)]
+        first = np.concatenate((first, np.array([i for i in order[len(first) :] if rows[i] in former], dtype=np.int64)))
+        rows, empty = rows[first], empty[first]
+        steps = self._list_steps(candidates, rows)
+        now = np.array([each[0][1] for each in steps], dtype=np.int64)
+        starts, fitting = _when(steps, size)
+        if starts is None:
+            fitting = empty
+        # Those with most room now, then those that lack least: little has to end.
+        nodes: list[NodeId] = []
+        for place in np.argsort(-now, kind="stable").tolist():
+            tasks = min(int(fitting[place]), size - len(nodes))
+            nodes += [self._snapshot.record_at(int(rows[place])).id] * tasks
+        return Room(tuple(nodes), None if starts is None else max(starts, now_us))
+
+    def _list_steps(self, candidates: Candidates, rows: IntArray) -> list[Steps]:
+        """The steps of each row; those that did not change since are remembered."""
+        memory = self._memory.pop(candidates.request, None) or _Memory()
+        self._memory[candidates.request] = memory  # the latest in use is the last to be forgotten
+        while len(self._memory) > MAX_REMEMBERED:
+            del self._memory[next(iter(self._memory))]
+        stamps = self._snapshot.columns.stamp[rows]
+        known = np.array([row in memory.steps for row in rows.tolist()], dtype=np.bool_)
+        stale = rows[(stamps > memory.seen) | ~known]
+        if memory.seen != self._snapshot.tick:
+            changed = np.flatnonzero(self._snapshot.columns.stamp[: self._snapshot.columns.rows] > memory.seen)
+            for row in changed.tolist():
+                memory.steps.pop(row, None)
+        if len(stale):
+            memory.steps |= zip(stale.tolist(), self._measure(candidates, stale), strict=True)
+        memory.seen = self._snapshot.tick
+        return [memory.steps[row] for row in rows.tolist()]
+
+    def _measure(self, candidates: Candidates, rows: IntArray) -> list[Steps]:
+        """Ends one task of every row after the other, by their latest ends, and counts what then fits."""
+        endings = [self._list_endings(row) for row in rows.tolist()]
+        free = Free.of(self._snapshot.columns, rows)
+        steps: list[Steps] = [[] for _ in endings]
+        for turn in range(max(map(len, endings)) + 1):
+            places = [place for place, ends in enumerate(endings) if len(ends) >= turn]
+            if turn:
+                for place in places:
+                    self._release(free, place, endings[place][turn - 1][1])
+            view = RowView(self._snapshot, candidates.fits, rows[places], free=free.of_places(places))
+            for place, count in zip(places, count_fitting(view).tolist(), strict=True):
+                if not steps[place] or count > steps[place][-1][1]:
+                    steps[place].append((endings[place][turn - 1][0] if turn else 0, count))
+        return steps
+
+    def _list_endings(self, row: int) -> list[tuple[int, Holding]]:
+        holdings = self._snapshot.list_holdings(self._snapshot.record_at(row).id)
+        found = [(end, one) for one in holdings if (end := self._end_of(one.task)) is not None]
+        return sorted(found, key=lambda each: (each[0], each[1].task.int))
+
+    def _end_of(self, task: TaskId) -> int | None:
+        known = self._find_end(task)
+        return self._expected.get(task) if known is None else known
+
+    def _release(self, free: Free, place: int, holding: Holding) -> None:
+        free.cpu[place] += holding.cpu_milli
+        free.memory[place] += holding.memory_mib
+        for pick in holding.devices:
+            slot = self._snapshot.find_slot(pick.device)
+            if slot is not None:
+                free.device_milli[place, slot] += pick.milli
+                free.device_memory[place, slot] += pick.memory_mib
+
+
+def rank_by_lack(snapshot: Snapshot, candidates: Candidates, rows: IntArray) -> IntArray:
+    """The rows' places in the order of what one task lacks there: devices, CPU, memory; then the oldest node."""
+    columns, request = snapshot.columns, candidates.request
+    devices = missing_devices(RowView(snapshot, candidates.fits, rows))
+    cpu = np.maximum(request.cpu_milli - columns.cpu_free[rows], 0)
+    memory = np.maximum(request.memory_mib - columns.memory_free[rows], 0)
+    order: IntArray = np.lexsort((columns.tie[rows], memory, cpu, devices))
+    return order
+
+
+def _when(steps: list[Steps], size: int) -> tuple[int | None, IntArray]:
+    """The first instant at which so many tasks have room on the rows together, and how many each row then takes."""
+    rises = sorted(
+        (instant, count - (0 if turn == 0 else each[turn - 1][1]))
+        for each in steps
+        for turn, (instant, count) in enumerate(each)
+    )
+    total = 0
+    for instant, more in rises:
+        total += more
+        if total >= size:
+            at = [max((count for since, count in each if since <= instant), default=0) for each in steps]
+            return instant, np.array(at, dtype=np.int64)
+    return None, np.zeros(len(steps), dtype=np.int64)

@@ -1,0 +1,158 @@
+"""Which running tasks would have to move so that a waiting job starts. Computed on the mirror; nothing is changed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from millpond_contracts.bodies.moves import MovePlanView, MoveView
+from millpond_contracts.errors import ErrorCode
+from millpond_contracts.ids import AllocationId, JobId, PoolId, TaskId
+from millpond_kernel.problem import ProblemError
+from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.domain.defragmentation import Movable, Move, MoveOutcome, MovePlan, MoveRules, plan_moves
+from millpond_scheduler.domain.explain import largest_free
+from millpond_scheduler.domain.gangs import list_units
+from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.store import jobs
+from millpond_scheduler.store.allocations import list_restartable
+from millpond_scheduler.usecases.loading import load_waiting, read_requests
+from millpond_scheduler.usecases.mirror import Mirror
+from millpond_scheduler.usecases.records import microseconds_of
+from millpond_scheduler.usecases.shard import Shard
+
+_MESSAGES: Mapping[MoveOutcome, str] = {
+    MoveOutcome.STARTS_NOW: "there is room now; nothing has to move",
+    MoveOutcome.BELOW_THRESHOLD: "too little of what is free is fragmented for moves to be considered",
+    MoveOutcome.NO_WAY: "no moves within the budget would make room",
+    MoveOutcome.NOT_WORTH: "moves would make room, but the moved tasks would lose more than the job gains",
+    MoveOutcome.MOVES: "these moves would make room; the job's places are taken before anything moves",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Restartable:
+    """A running task that may be restarted elsewhere, beside what the mirror knows of it."""
+
+    job: JobId
+    job_name: str
+    group: str
+    index: int
+    active_us: int
+    request: RequestClass
+
+
+@dataclass(frozen=True, slots=True)
+class MoveQuestion:
+    """A waiting job's next task or gang, and what of its pool may be restarted elsewhere with what it asked for."""
+
+    job: JobId
+    pool: PoolId
+    unit: tuple[QueuedTask, ...]
+    restartable: Mapping[AllocationId, Restartable]
+    rules: MoveRules
+
+
+async def read_question(unit: UnitOfWork, job: JobId, max_moves: int) -> MoveQuestion:
+    """What has to be known of a waiting job and of running ones beside what the mirror holds.
+
+    Raises:
+        ProblemError: 404 `scheduler.job.not_found`, 409 `scheduler.job.not_waiting`.
+    """
+    rules, row = MoveRules(max_moves=max_moves), await jobs.get_job(unit, job)
+    pool = PoolId.of(row["pool_id"])
+    waiting = Shard()
+    rows = await unit.fetch("SELECT id FROM task WHERE job_id = $1 AND state = 'pending'", job)
+    await load_waiting(unit, waiting, [each["id"] for each in rows])
+    first = next(list_units(sorted(waiting.queue(), key=lambda task: task.order_key)), None)
+    if first is None:
+        raise ProblemError(ErrorCode.JOB_NOT_WAITING, f"No task of job {job} waits for a node.")
+    restartable = await list_restartable(unit, pool, rules.cool_down_seconds)
+    requests = await read_requests(unit, sorted({each["job_id"] for each in restartable}))
+    return MoveQuestion(
+        job,
+        pool,
+        first,
+        {
+            AllocationId.of(each["id"]): Restartable(
+                JobId.of(each["job_id"]),
+                each["job_name"],
+                each["group_name"],
+                each["index"],
+                microseconds_of(each["active_at"]),
+                requests[each["job_id"], each["group_name"]],
+            )
+            for each in restartable
+            if (each["job_id"], each["group_name"]) in requests
+        },
+        rules,
+    )
+
+
+def find_moves(mirror: Mirror, asked: MoveQuestion) -> MovePlanView:
+    """The moves on the mirror as it is now; computes only."""
+    assert mirror.as_of is not None, "the mirror was refreshed"
+    shard, now_us = mirror.shard, microseconds_of(mirror.as_of)
+    movable: dict[TaskId, Movable] = {}
+    for key, each in asked.restartable.items():
+        running = shard.live.get(key)
+        if running is not None:
+            movable[running.id] = Movable(replace(running, started_us=each.active_us), each.request)
+    kept = {row for claim in shard.list_claims().values() for row in map(shard.snapshot.find_row, claim.nodes)}
+    first = asked.unit[0]
+    candidates = shard.cache.get(first.request)
+    room = shard.horizon.find_room(first.id, candidates, len(asked.unit), now_us)
+    waits_us = None if room is None or room.starts_us is None else room.starts_us - now_us
+    found = plan_moves(
+        shard.snapshot,
+        shard.cache,
+        asked.unit,
+        movable,
+        now_us,
+        waits_us,
+        asked.rules,
+        {row for row in kept if row is not None},
+    )
+    return _view(mirror, asked, found, largest_free(shard.snapshot, candidates)[0])
+
+
+def _view(mirror: Mirror, asked: MoveQuestion, found: MovePlan, largest: int | None) -> MovePlanView:
+    assert mirror.as_of is not None, "the mirror was refreshed"
+    snapshot = mirror.shard.snapshot
+    return MovePlanView(
+        as_of=mirror.as_of,
+        job_id=asked.job,
+        pool_id=asked.pool,
+        tasks=len(asked.unit),
+        outcome=found.outcome.value,
+        message=_MESSAGES[found.outcome],
+        largest_free_block=largest,
+        fragmentation_permille=found.fragmentation_permille,
+        threshold_permille=asked.rules.threshold_permille,
+        max_moves=asked.rules.max_moves,
+        moves=_moves(mirror.shard, asked, found.moves),
+        nodes=[snapshot.get_node(node).name for node in found.nodes],
+        gain=found.gain,
+        cost=found.cost,
+    )
+
+
+def _moves(shard: Shard, asked: MoveQuestion, moves: Sequence[Move]) -> list[MoveView]:
+    views = []
+    for move in moves:
+        key = shard.holders[move.before.task]
+        moved = asked.restartable[key]
+        views.append(
+            MoveView(
+                allocation_id=key,
+                job_id=moved.job,
+                job=moved.job_name,
+                group=moved.group,
+                index=moved.index,
+                from_node_id=move.before.node,
+                from_node=shard.snapshot.get_node(move.before.node).name,
+                to_node_id=move.after.node,
+                to_node=shard.snapshot.get_node(move.after.node).name,
+                device_milli=move.before.device_milli,
+                lost_seconds=move.lost_seconds,
+            )
+        )
+    return views
