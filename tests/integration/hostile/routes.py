@@ -90,6 +90,7 @@ PUBLIC: dict[str, frozenset[Role]] = {
     "GET /v1/jobs/{job_id}": READER,
     "POST /v1/jobs/{job_id}/cancel": MEMBER,
     "GET /v1/jobs/{job_id}/explain": READER,
+    "GET /v1/jobs/{job_id}/moves": OPERATOR,
     "GET /v1/jobs/{job_id}/logs": READER,
     "GET /v1/jobs/{job_id}/tasks": READER,
     "POST /v1/plans": READER,
