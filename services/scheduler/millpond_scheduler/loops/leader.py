@@ -78,6 +78,7 @@ class Leader:
         self.failures = 0
         self.last_error: str | None = None
         self.stepped_monotonic = time.monotonic()
+        self._is_frozen = False
         self._renew_at = 0.0
         self._refused = 0
         self._set_aside: dict[TaskId, float] = {}
@@ -209,12 +210,17 @@ class Leader:
         return shard
 
     async def _load(self, lease: Lease) -> Shard:
+        if self._is_frozen:
+            # What was loaded before. What was frozen before us stays so: its pages are shared with other processes.
+            gc.unfreeze()
+            gc.collect()
         with _without_collector():
             async with self._database.begin(SYSTEM) as unit:
                 shard = await load_shard(unit, lease, self._rules.policy.distance)
             self._mixed_at = time.monotonic()
             if len(shard.devices) > FREEZE_DEVICES:
                 gc.freeze()
+                self._is_frozen = True
         log.info("leader_loaded", epoch=lease.epoch, waiting=len(shard.waiting), live=len(shard.live))
         return shard
 
@@ -375,9 +381,6 @@ class Leader:
 @contextmanager
 def _without_collector() -> Iterator[None]:
     """No passes over what is being loaded, all of which stays: with 10,000 nodes each would take a second."""
-    if gc.get_freeze_count():
-        gc.unfreeze()
-        gc.collect()  # what was loaded before
     gc.disable()
     try:
         yield
