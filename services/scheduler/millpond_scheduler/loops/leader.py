@@ -211,7 +211,7 @@ class Leader:
 
     async def _load(self, lease: Lease) -> Shard:
         if self._is_frozen:
-            # What was loaded before. What was frozen before us stays so: its pages are shared with other processes.
+            # What was loaded before. Only then: it thaws what the fork server froze too, whose pages are shared.
             gc.unfreeze()
             gc.collect()
         with _without_collector():
