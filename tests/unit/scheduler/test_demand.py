@@ -55,7 +55,14 @@ def test_demand_when_capacity_alone_is_missing_then_equal_tasks_are_one_shape(re
 
 @pytest.mark.parametrize(
     "reason",
-    [Reason.LIMIT_REACHED, Reason.GUARANTEE_OF_OTHERS, Reason.NO_VIRTUAL_POOL, Reason.PLACEABLE, Reason.RECLAIMING],
+    [
+        Reason.LIMIT_REACHED,
+        Reason.GUARANTEE_OF_OTHERS,
+        Reason.NO_VIRTUAL_POOL,
+        Reason.PLACEABLE,
+        Reason.RECLAIMING,
+        Reason.PREEMPTING,
+    ],
 )
 def test_demand_when_a_limit_holds_it_back_or_it_starts_anyway_then_none(reason: Reason) -> None:
     assert demand_of(tasks_of(gpus(), 3), reason) == []

@@ -26,6 +26,7 @@ _BY_OTHERS = frozenset(
         Reason.GUARANTEE_OF_OTHERS,
         Reason.GANG_STOPPING,
         Reason.RECLAIMING,
+        Reason.PREEMPTING,
     }
 )
 
