@@ -25,7 +25,7 @@ from millpond_scheduler.usecases.shard import Shard
 Id = TypeVar("Id", bound=UUID)
 
 COMPARE_SECONDS = 60.0
-# What another transaction changed between two statements of one look is over by the next.
+# Something that is changed before it is noted for the leader is no difference any more by then.
 LOOK_AGAIN_SECONDS = 1.0
 # So many differences are told one by one; all are repaired.
 _MOST_TOLD = 20
@@ -51,6 +51,8 @@ class MemoryCheck:
             LeaseLost: another leader took over.
         """
         async with database.begin(SYSTEM) as unit:
+            # Changes and rows as of one instant: what others commit meanwhile is no difference.
+            await unit.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             await refresh_shard(unit, lease, shard)
             found = await list_differences(unit, shard)
             certain = {counter: found[counter] for counter in sorted(self._suspects & found.keys())}
