@@ -90,7 +90,7 @@ def test_moves_when_little_is_fragmented_then_none() -> None:
     head = world.submit(request(count=1, cpu=60_000))
     assert search(world, head, MoveRules(threshold_permille=1001)).outcome is MoveOutcome.STARTS_NOW
     world.snapshot.upsert_node(replace(node(4, gpus=8), version=2, cordons=frozenset({"operator"})))  # type: ignore[arg-type]  # any reason
-    assert search(world, head, MoveRules(threshold_permille=1001)).outcome is not MoveOutcome.MOVES
+    assert search(world, head, MoveRules(threshold_permille=1001)).outcome is MoveOutcome.BELOW_THRESHOLD
 
 
 def test_moves_when_tasks_may_not_be_restarted_then_others_go_or_there_is_no_way() -> None:
