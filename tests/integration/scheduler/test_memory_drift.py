@@ -1,9 +1,15 @@
 """A leader whose memory is not what the rows say: found, told, and read anew."""
 
+import asyncio
+from contextvars import Context
+
 import pytest
+from asyncpg import Record
 
 from millpond_contracts.ids import TaskId
 from millpond_kernel.observability import ALARMS
+from millpond_kernel.uow import UnitOfWork
+from millpond_scheduler.store.guards import list_free
 from tests.integration.scheduler.world import ONE_DEVICE, World, limits
 
 pytestmark = pytest.mark.integration
@@ -46,6 +52,43 @@ async def test_memory_when_it_is_right_then_nothing_is_told_and_nothing_read_ane
     for _ in range(3):
         await leader.step()
     assert leader.shard is shard
+    assert await world.events("usage_drift_found") == []
+
+
+async def test_memory_when_every_step_places_something_then_it_is_compared_all_the_same(world: World) -> None:
+    node = await world.add_node()
+    share = await world.add_virtual_pool()
+    leader = world.leader(compare_seconds=0.0)
+    await leader.step()
+    await world.value("UPDATE node_guard SET free_cpu_milli = free_cpu_milli - 1 RETURNING 1")
+    for _ in range(2):
+        await world.submit(share)
+        assert await leader.step(), "something was placed"
+    (event,) = await world.events("usage_drift_found")
+    assert event["counter"] == f"memory/node/{node.node_id}/cpu_milli"
+
+
+async def test_memory_when_tasks_end_while_it_is_compared_then_that_is_no_difference(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = (await world.add_node()).node_id
+    share = await world.add_virtual_pool()
+    leader = world.leader(compare_seconds=0.0)
+    await world.submit(share, count=4)
+    await leader.step()
+    tasks = (await world.poll(node)).assignments
+    for task in tasks:
+        await world.run_task(node, task)
+
+    async def end_one_then_read(unit: UnitOfWork) -> list[Record]:
+        # A transaction of its own beside the leader's.
+        await asyncio.create_task(world.end_task(node, tasks.pop()), context=Context())
+        return await list_free(unit)
+
+    monkeypatch.setattr("millpond_scheduler.usecases.comparing.list_free", end_one_then_read)
+    for _ in range(3):
+        await leader.step()
+    assert len(tasks) == 1
     assert await world.events("usage_drift_found") == []
 
 

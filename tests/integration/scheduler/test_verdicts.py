@@ -8,6 +8,7 @@ from millpond_contracts.bodies.tenants import QueuePolicy, VirtualPoolView
 from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId
 from millpond_kernel.db import TenantScope
+from millpond_scheduler.loops import leader as leading
 from millpond_scheduler.store.verdicts import list_queue
 from millpond_scheduler.usecases.jobs import explain_job
 from tests.integration.scheduler.world import ONE_DEVICE, World, limits
@@ -176,3 +177,22 @@ async def test_queue_when_projects_share_fairly_then_positions_are_as_the_leader
     async with world.database.begin(TenantScope(share.tenant_id)) as unit:
         assert [entry.job_id for entry in await list_queue(unit, share.virtual_pool_id, share.policy, 0, 10)] == wanted
     assert [(await explain(world, share, job)).position for job in wanted] == [1, 2, 3, 4]
+
+
+async def test_verdict_when_every_step_places_something_then_who_waits_is_told_why_and_keeps_what_was_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "BATCHES_SECONDS", -1.0)  # others' changes come after every batch
+    monkeypatch.setattr(leading, "VERDICT_PAUSES", 0)
+    await world.add_node(devices=1, cpu=100_000)
+    share = await world.add_virtual_pool()
+    leader = world.leader(batch_tasks=1)
+    behind = await world.submit(share, devices=DeviceRequest(count=3), priority=1)
+    await leader.step()
+    ahead = await world.submit(share, devices=DeviceRequest(count=2), priority=90)
+    told = []
+    for _ in range(3):
+        await world.submit(share)
+        assert await leader.step(), "something was placed"
+        told.append([(await explain(world, share, job.job_id)).dominant for job in (ahead, behind)])
+    assert told == [["not_enough_devices", "not_enough_devices"]] * 3

@@ -7,7 +7,7 @@ replaced without knowing it can write nothing.
 import asyncio
 import gc
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, check_epoch,
 from millpond_kernel.observability import LEADER, LOOP_SECONDS, log
 from millpond_kernel.pausing import Stop, sleep_or_stop
 from millpond_scheduler.domain.cycle import plan_batch
-from millpond_scheduler.domain.plans import Placement, Plan, Rejection
+from millpond_scheduler.domain.plans import Halted, Placement, Plan, Rejection
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.providers.bells import NodeBell
@@ -48,6 +48,8 @@ FREEZE_DEVICES = 1000
 MAX_REFUSED = 3
 # So long batch follows batch on what is known; then the leader looks what others changed.
 BATCHES_SECONDS = 0.5
+# While every step places something, so many times as long as verdicts took to write passes before the next ones.
+VERDICT_PAUSES = 20
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class Leader:
         self._changes_until = 0.0
         self._mixed_at = 0.0
         self._verdicts_at = 0.0
+        self._verdicts_took = 0.0
         self._is_dirty = True
         self._rejections: Mapping[TaskId, Rejection] = {}
         self._memory = VerdictMemory()
@@ -152,9 +155,10 @@ class Leader:
             return False
         shard = await self._take_changes()
         # 1-6: order, admit, choose, take, explain, keep free - see the domain's cycle.
-        plan, placed = await self._plan(shard), False
+        plan, placed, halted = await self._plan(shard), False, list[Halted]()
         while plan is not None and plan.placements:
             placed, done = True, plan
+            halted += done.halted
             plan = await self._commit(shard, done)
             if self.shard is None:
                 return True  # refused once too often: everything is loaded anew before anybody is told anything
@@ -162,19 +166,16 @@ class Leader:
                 await self._reclaim(shard, done)
         # What was planned is what is held now: the trials become holdings.
         shard.snapshot.keep()
-        if plan is not None and plan.reclaims:
-            await self._reclaim(shard, plan)
-        if plan is not None and plan.halted:
-            async with self._database.begin(SYSTEM) as unit:
-                await check_epoch(unit, self._lease())
-                await tell_halted(unit, shard, plan.halted, microseconds_of(await self._database.now()))
-        if not placed:
-            await self._tell(shard)
-            if self._check.is_due():
-                self._is_dirty = True  # it takes changes too
-                if await self._check.find_drift(self._database, self._lease(), shard):
-                    self.forget()
-                    return True
+        if plan is not None:
+            halted += plan.halted
+            if plan.reclaims:
+                await self._reclaim(shard, plan)
+        await self._tell(shard, halted, placed=placed)
+        if self._check.is_due():
+            self._is_dirty = True  # it takes changes too
+            if await self._check.find_drift(self._database, self._lease(), shard):
+                self.forget()
+                return True
         # What the committed placements left: a task that was placed waits no longer.
         await tell_demand(self._database, self._lease(), shard, self._rejections, self._demand)
         return placed
@@ -362,15 +363,24 @@ class Leader:
             )
         self._is_dirty = True
 
-    async def _tell(self, shard: Shard) -> None:
-        """Writes verdicts when there is something to say, at most every few seconds."""
+    async def _tell(self, shard: Shard, halted: Sequence[Halted], *, placed: bool) -> None:
+        """Tells of stops that were not ordered; writes verdicts when there is something to say, every few seconds."""
+        if halted:
+            async with self._database.begin(SYSTEM) as unit:
+                await check_epoch(unit, self._lease())
+                await tell_halted(unit, shard, halted, microseconds_of(await self._database.now()))
+        if placed and self._refused:
+            return  # what was refused was counted on
         if not shard.waiting and not self._memory.written and not self._memory.blocked and self._memory.is_loaded:
             return
-        if time.monotonic() - self._verdicts_at < self._rules.verdict_seconds:
+        # While work flows it takes a small part of the time, however long the queue.
+        pause = max(self._rules.verdict_seconds, VERDICT_PAUSES * self._verdicts_took if placed else 0.0)
+        started = time.monotonic()
+        if started - self._verdicts_at < pause:
             return
-        self._verdicts_at = time.monotonic()
         async with self._database.begin(SYSTEM) as unit:
             await write_verdicts(unit, self._lease(), shard, self._rejections, self._memory)
+        self._verdicts_at, self._verdicts_took = started, time.monotonic() - started
 
     def _lease(self) -> Lease:
         if self.lease is None:

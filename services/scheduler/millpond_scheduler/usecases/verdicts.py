@@ -40,7 +40,9 @@ async def write_verdicts(
     rejections: Mapping[TaskId, Rejection],
     memory: VerdictMemory,
 ) -> None:
-    """Writes the verdict of every job that waits, where it changed, and removes those that no longer do.
+    """Writes the verdict of every job that waits, where it changed, and removes those of jobs that no longer do.
+
+    What the last plan did not come to keeps what was told of it before.
 
     Raises:
         LeaseLost: another leader took over.
@@ -52,21 +54,28 @@ async def write_verdicts(
     found = {first.facts.id: (first, body) for first, body in _explain_all(shard, rejections)}
     changed = {job: item for job, item in found.items() if memory.written.get(job) != item[1]}
     await _write(unit, changed, now)
-    gone = [job for job in memory.written if job not in found]
+    waiting = {task.facts.id for task in shard.waiting.values()}
+    written = {job: body for job, body in memory.written.items() if job in waiting}
+    gone = list(memory.written.keys() - waiting)
     if gone:
         await unit.execute("DELETE FROM verdict WHERE job_id = ANY($1)", gone)
-    await unit.execute(
-        "INSERT INTO shard_state (shard, decided_at) VALUES (0, $1)"
-        " ON CONFLICT (shard) DO UPDATE SET decided_at = excluded.decided_at",
-        now,
-    )
-    positions = _list_positions(shard, rejections)
+    unseen = {task.queued.virtual_pool for key, task in shard.waiting.items() if key not in rejections}
+    if not unseen:
+        await unit.execute(
+            "INSERT INTO shard_state (shard, decided_at) VALUES (0, $1)"
+            " ON CONFLICT (shard) DO UPDATE SET decided_at = excluded.decided_at",
+            now,
+        )
+    kept = waiting - found.keys()
+    positions = {job: place for job, place in (memory.positions or {}).items() if job in kept}
+    positions |= _list_positions(shard, rejections)
     if positions != memory.positions:
         await write_positions(unit, positions)
         memory.positions = positions
-    blocked = _blocked_lines(shard, rejections)
-    await _tell_admission(unit, shard, memory.blocked, blocked, now)
-    memory.written = {job: body for job, (_, body) in found.items()}
+    blocked = {key: line for key, line in memory.blocked.items() if key[0] in unseen}
+    blocked |= _blocked_lines(shard, rejections)
+    await _tell_admission(unit, memory.blocked, blocked, now)
+    memory.written = written | {job: body for job, (_, body) in found.items()}
     memory.blocked = blocked
 
 
@@ -185,7 +194,6 @@ def _blocked_lines(
 
 async def _tell_admission(
     unit: UnitOfWork,
-    shard: Shard,
     before: Mapping[tuple[VirtualPoolId, str, str], AdmissionLine],
     after: Mapping[tuple[VirtualPoolId, str, str], AdmissionLine],
     now: datetime,
