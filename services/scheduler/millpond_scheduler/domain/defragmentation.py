@@ -13,7 +13,7 @@ import numpy as np
 
 from millpond_contracts.ids import NodeId, TaskId
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
-from millpond_scheduler.domain.horizon import rank_by_lack
+from millpond_scheduler.domain.lack import rank_by_lack
 from millpond_scheduler.domain.plans import Holding
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass

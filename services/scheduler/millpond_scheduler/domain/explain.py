@@ -13,9 +13,9 @@ from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free
 from millpond_scheduler.domain.cycle import VirtualPools, decide_rejection, list_lines
 from millpond_scheduler.domain.defragmentation import measure_fragmentation
-from millpond_scheduler.domain.earmarks import find_nearest, missing_devices
 from millpond_scheduler.domain.gangs import count_fitting
 from millpond_scheduler.domain.growth import GrowthLimit, LargestSize, find_reached
+from millpond_scheduler.domain.lack import find_nearest, missing_devices
 from millpond_scheduler.domain.plans import AdmissionLine, GangRoom, Rejection, Spared
 from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -75,7 +75,7 @@ def explain(
     """Explain one waiting task from the snapshot as it is.
 
     Args:
-        position: the task's place in the queue of its virtual pool (`cycle.find_positions`).
+        position: the task's place in the queue of its virtual pool.
         rejection: what the last cycle said of it, which alone knows of earmarks and of the batch's order.
         cache: the remembered scores of this snapshot, if the caller keeps them.
         is_trial: whether the rejection is of a dry run, of which nothing is carried out.

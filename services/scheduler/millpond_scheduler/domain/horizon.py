@@ -12,8 +12,8 @@ import numpy as np
 from millpond_contracts.ids import NodeId, TaskId
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.columns import IntArray
-from millpond_scheduler.domain.earmarks import missing_devices
 from millpond_scheduler.domain.gangs import count_fitting
+from millpond_scheduler.domain.lack import rank_by_lack
 from millpond_scheduler.domain.plans import Holding
 from millpond_scheduler.domain.requests import RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -171,16 +171,6 @@ class Horizon:
             if slot is not None:
                 free.device_milli[place, slot] += pick.milli
                 free.device_memory[place, slot] += pick.memory_mib
-
-
-def rank_by_lack(snapshot: Snapshot, candidates: Candidates, rows: IntArray) -> IntArray:
-    """The rows' places in the order of what one task lacks there: devices, CPU, memory; then the oldest node."""
-    columns, request = snapshot.columns, candidates.request
-    devices = missing_devices(RowView(snapshot, candidates.fits, rows))
-    cpu = np.maximum(request.cpu_milli - columns.cpu_free[rows], 0)
-    memory = np.maximum(request.memory_mib - columns.memory_free[rows], 0)
-    order: IntArray = np.lexsort((columns.tie[rows], memory, cpu, devices))
-    return order
 
 
 def _when(steps: list[Steps], size: int) -> tuple[int | None, IntArray]:

@@ -1,8 +1,4 @@
-"""A node kept free for a task that has waited too long, so that a stream of small tasks cannot pass it for ever.
-
-Nothing is stored: each cycle chooses again, and because younger tasks keep off the chosen node it only becomes emptier
-and stays the nearest one.
-"""
+"""What nodes lack now for a task that they could take when empty, and which of them lack least."""
 
 import numpy as np
 
@@ -17,17 +13,30 @@ from millpond_scheduler.domain.views import RowView
 def find_nearest(snapshot: Snapshot, candidates: Candidates) -> int | None:
     """The node that could take the task when empty and lacks least now; None when even an empty node could not.
 
-    Least first by missing devices (whole ones, or milli of a slice), then CPU, then memory; then the oldest node.
+    Of nodes that lack the same the oldest.
     """
-    view, rows = candidates.view_empty()
+    _, rows = candidates.view_empty()
     if not len(rows):
         return None
+    lacks = _measure(snapshot, candidates, rows)
+    least = lacks[:, np.lexsort(lacks[::-1])[0]]
+    return policy.lowest(snapshot, rows[(lacks == least[:, None]).all(axis=0)])
+
+
+def rank_by_lack(snapshot: Snapshot, candidates: Candidates, rows: IntArray) -> IntArray:
+    """The rows' places in the order of what one task lacks there; of equals the oldest node first."""
+    lacks = _measure(snapshot, candidates, rows)
+    order: IntArray = np.lexsort((snapshot.columns.tie[rows], *lacks[::-1]))
+    return order
+
+
+def _measure(snapshot: Snapshot, candidates: Candidates, rows: IntArray) -> IntArray:
+    """What each row lacks, what weighs most first: devices (whole ones, or milli of a slice), CPU, memory."""
+    columns, request = snapshot.columns, candidates.request
     devices = missing_devices(RowView(snapshot, candidates.fits, rows))
-    cpu = np.maximum(view.request.cpu_milli - snapshot.columns.cpu_free[rows], 0)
-    memory = np.maximum(view.request.memory_mib - snapshot.columns.memory_free[rows], 0)
-    lacks = np.stack((devices, cpu, memory))
-    first = np.lexsort((memory, cpu, devices))[0]
-    return policy.lowest(snapshot, rows[(lacks == lacks[:, [first]]).all(axis=0)])
+    cpu = np.maximum(request.cpu_milli - columns.cpu_free[rows], 0)
+    memory = np.maximum(request.memory_mib - columns.memory_free[rows], 0)
+    return np.stack((devices, cpu, memory))
 
 
 def missing_devices(view: RowView) -> IntArray:
