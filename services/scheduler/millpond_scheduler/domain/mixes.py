@@ -13,6 +13,9 @@ from millpond_scheduler.domain.policy import SHAPE_FILTERS
 from millpond_scheduler.domain.requests import RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
 
+# Less change of a mix is not worth scoring every node anew.
+CHANGE_PERMILLE = 50
+
 _ANYBODY = TenantId(int=0)
 
 

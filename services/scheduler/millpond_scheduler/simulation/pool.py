@@ -12,16 +12,13 @@ from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_contracts.resources import DeviceKind
 from millpond_scheduler.domain.admission import VirtualPoolState
 from millpond_scheduler.domain.fragmentation import Packing
-from millpond_scheduler.domain.mixes import find_mixes
+from millpond_scheduler.domain.mixes import CHANGE_PERMILLE, find_mixes
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord, PoolRules
 from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
 from millpond_scheduler.domain.scarcity import find_prices
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.simulation.policies import Setting
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode
-
-CHANGE_PERMILLE = 50
-"""A change of less than this is not taken, as in the service."""
 
 _POOL, _TENANT, _VIRTUAL_POOL = PoolId(int=1), TenantId(int=1), VirtualPoolId(int=1)
 _MOST = Limit(guaranteed=0, hard=10**9)  # the largest amount there is

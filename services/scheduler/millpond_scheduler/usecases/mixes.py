@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from millpond_contracts.ids import PoolId, TenantId
 from millpond_kernel.uow import UnitOfWork
-from millpond_scheduler.domain.mixes import find_mixes
+from millpond_scheduler.domain.mixes import CHANGE_PERMILLE, find_mixes
 from millpond_scheduler.domain.requests import RequestClass
 from millpond_scheduler.store import jobs
 from millpond_scheduler.usecases.records import request_class
@@ -15,8 +15,6 @@ from millpond_scheduler.usecases.shard import Shard
 # Waiting, running and ended alike: what came is the best guess of what will come.
 RECENT_JOBS = 2_000
 _MOST_REQUESTS = 1_000
-# Less change is not worth scoring every node anew.
-CHANGE_PERMILLE = 50
 MIX_SECONDS = 60.0
 
 
