@@ -8,8 +8,8 @@ from millpond_contracts.bodies.tenants import Limit, QueuePolicy
 from millpond_contracts.ids import TaskId, VirtualPoolId
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.cycle import plan_batch
-from millpond_scheduler.domain.order import order_queue
 from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.domain.queues import Queues
 from millpond_scheduler.domain.verdicts import Reason
 from tests.unit.scheduler.world import (
     PLENTY,
@@ -42,8 +42,8 @@ def test_order_when_a_virtual_pool_is_fifo_then_its_priorities_do_not_count() ->
     world = World.of(node(1), pools=[virtual_pool(policy=QueuePolicy.FIFO)])
     (first,) = world.submit(request(), priority=1)
     (second,) = world.submit(request(), priority=99)
-    ordered = order_queue(world.queue, world.pools)
-    assert [task.id for task in ordered[VirtualPoolId(int=1)]] == [first, second]
+    units = Queues(world.queue).read_units(lambda key: world.pools[key].policy)
+    assert [task.id for (task,) in units] == [first, second]
 
 
 def test_blocked_head_when_its_flavor_is_full_then_other_flavors_go_on() -> None:

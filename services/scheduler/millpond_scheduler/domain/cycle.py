@@ -35,6 +35,7 @@ from millpond_scheduler.domain.plans import (
 )
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.preemption import Claimant, Evictions
+from millpond_scheduler.domain.queues import Queues
 from millpond_scheduler.domain.reclaim import Lent, Running, StopGroup
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -74,7 +75,7 @@ class _Batch:
 
 def plan_batch(
     snapshot: Snapshot,
-    queue: Iterable[QueuedTask],
+    queue: Queues | Iterable[QueuedTask],
     virtual_pools: VirtualPools,
     now_us: int,
     policy: Policy | None = None,
@@ -84,6 +85,7 @@ def plan_batch(
     claims: Mapping[TaskId, Claim] = MappingProxyType({}),
     evictions: Evictions | None = None,
     horizon: Horizon | None = None,
+    set_aside: Collection[TaskId] = (),
 ) -> Plan:
     """Decide where waiting tasks go, at most `max_tasks` of them or one larger gang; the others carry a reason.
 
@@ -91,7 +93,7 @@ def plan_batch(
     `snapshot.keep()` after the commit, `snapshot.undo_to(plan.mark)` after a refused one.
 
     Args:
-        queue: the waiting tasks in any order.
+        queue: the waiting tasks; in any order, or as the caller keeps them between batches.
         virtual_pools: all virtual pools of the shard with what they hold now.
         now_us: the instant of the decision in microseconds, the clock of `QueuedTask.queued_at_us`.
         cache: the remembered scores of this snapshot; kept by the caller between batches.
@@ -99,6 +101,7 @@ def plan_batch(
         claims: what earlier batches promised, by the first task of the claimant.
         evictions: what was stopped for others in the last hour.
         horizon: the ends of what runs; kept by the caller between batches. None = no end is known.
+        set_aside: waiting tasks that are not looked at.
     """
     policy = policy or Policy()
     cache = cache or CandidateCache(snapshot, distance=policy.distance)
@@ -113,9 +116,11 @@ def plan_batch(
         holds.keep(claimant, claim.nodes)
     mark, examined = snapshot.mark(), 0
     # 1. Order: whoever was promised room, then in turns whoever stands first.
-    for unit in turns.take(queue):
+    for unit in turns.take(queue if isinstance(queue, Queues) else Queues(queue)):
         if batch.placements and len(batch.placements) + len(unit) > max_tasks:
             break
+        if unit[0].id in set_aside:
+            continue
         if [task for task in unit if snapshot.find_holding(task.id) is not None]:
             continue  # read from the queue before its placement was committed: never twice at a time
         examined += len(unit)

@@ -6,14 +6,15 @@ pool's limits in the order of the queue, and what exceeds them is left out.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from millpond_contracts.bodies.scaling import DemandShape
 from millpond_contracts.ids import PoolId, TaskId, VirtualPoolId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, VirtualPoolState, device
 from millpond_scheduler.domain.cycle import VirtualPools
-from millpond_scheduler.domain.order import order_queue
 from millpond_scheduler.domain.plans import Rejection
+from millpond_scheduler.domain.queues import Queues
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, Reason
 
@@ -74,10 +75,9 @@ def sum_demand(
     rooms: dict[VirtualPoolId, _Headroom] = {}
     counts: dict[tuple[PoolId, RequestClass, tuple[str, ...], int], int] = {}
     wanted = [task for task in waiting if task.id in rejections and _is_wanted(task.request, rejections[task.id])]
-    for task in (task for tasks in order_queue(wanted, virtual_pools).values() for task in tasks):
-        state = virtual_pools.get(task.virtual_pool)
-        if state is None:
-            continue
+    known = (task for task in wanted if task.virtual_pool in virtual_pools)
+    for task in chain.from_iterable(Queues(known).read_units(lambda key: virtual_pools[key].policy)):
+        state = virtual_pools[task.virtual_pool]
         room = rooms.setdefault(task.virtual_pool, _Headroom(state, {}))
         flavors = room.list_flavors(task.request)
         if flavors is None:

@@ -1,6 +1,5 @@
-"""Gangs: which waiting tasks start together, and how many equal tasks a node can take at once."""
+"""Gangs: their tasks by request, and how many equal tasks a node can take at once."""
 
-from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 import numpy as np
@@ -8,36 +7,13 @@ import numpy as np
 from millpond_contracts.quantities import MAX_COUNT
 from millpond_scheduler.domain import policy
 from millpond_scheduler.domain.columns import IntArray
-from millpond_scheduler.domain.requests import Gang, QueuedTask
+from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.views import RowView
-
-
-def list_units(ordered: Iterable[QueuedTask]) -> Iterator[tuple[QueuedTask, ...]]:
-    """What is decided together, in order: a task by itself, or all waiting tasks of a gang, equal ones side by side.
-
-    Of a gang the tasks that are hardest to place come first: those with most devices, then most CPU, then most memory.
-    """
-    tasks = list(ordered)
-    members: dict[Gang, list[QueuedTask]] = {}
-    for task in tasks:
-        if task.gang is not None:
-            members.setdefault(task.gang, []).append(task)
-    for task in tasks:
-        if task.gang is None:
-            yield (task,)
-        elif task.gang in members:
-            yield tuple(sorted(members.pop(task.gang), key=_hardest_first))
 
 
 def list_runs(unit: tuple[QueuedTask, ...]) -> list[tuple[QueuedTask, ...]]:
     """The tasks of a unit by request, in order."""
     return [tuple(run) for _, run in groupby(unit, key=lambda task: task.request)]
-
-
-def _hardest_first(task: QueuedTask) -> tuple[int, int, int, str]:
-    request, devices = task.request, task.request.devices
-    milli = 0 if devices is None else devices.count * (devices.milli or 1)
-    return (-milli, -request.cpu_milli, -request.memory_mib, task.group)
 
 
 def count_fitting(view: RowView) -> IntArray:

@@ -6,9 +6,7 @@ no place holds nobody up: what is behind it, and every other queue, has its turn
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.ids import ProjectId, TaskId, VirtualPoolId
@@ -18,60 +16,38 @@ from millpond_scheduler.domain.admission import (
     Balance,
     Ledger,
     Resource,
-    VirtualPoolState,
     add_amounts,
     demand_of,
     device,
 )
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.fair_share import NOTHING, FairShares, Standing
-from millpond_scheduler.domain.gangs import list_units
 from millpond_scheduler.domain.plans import Placement
-from millpond_scheduler.domain.requests import QueuedTask, RequestClass
-
-Unit: TypeAlias = tuple[QueuedTask, ...]
-Key: TypeAlias = tuple[int, int, int]
-
-# Behind everything that says how long it takes at most.
-_UNBOUNDED = 1 << 62
+from millpond_scheduler.domain.queues import Queues, Unit
+from millpond_scheduler.domain.requests import RequestClass
 
 
-def key_of(policy: QueuePolicy) -> Callable[[QueuedTask], Key]:
-    """The place of a task in the queue of its virtual pool; with fair share, among the tasks of its project."""
-    if policy is QueuePolicy.FIFO:
-        return lambda task: (0, task.queued_at_us, task.id.int)
-    if policy is QueuePolicy.SHORTEST_JOB_FIRST:
-        return lambda task: (_UNBOUNDED if task.work is None else task.work, task.queued_at_us, task.id.int)
-    return lambda task: task.order_key
-
-
-def order_queue(
-    queue: Iterable[QueuedTask], virtual_pools: Mapping[VirtualPoolId, VirtualPoolState]
-) -> dict[VirtualPoolId, list[QueuedTask]]:
-    """The waiting tasks of each virtual pool in the order of its policy, however they were read."""
-    queues: dict[VirtualPoolId, list[QueuedTask]] = {}
-    for task in queue:
-        queues.setdefault(task.virtual_pool, []).append(task)
-    for key, tasks in queues.items():
-        state = virtual_pools.get(key)
-        tasks.sort(key=key_of(QueuePolicy.PRIORITY if state is None else state.policy))
-    return dict(sorted(queues.items()))
-
-
-@dataclass(slots=True)
 class _Line:
-    """Units in order, of which so many were decided: a virtual pool's, or with fair share those of one project."""
+    """Units in order, read one by one: a virtual pool's, or with fair share those of one project."""
 
-    units: Sequence[Unit]
-    held: dict[Resource, int]
-    decided: int = 0
+    def __init__(self, units: Iterator[Unit], held: dict[Resource, int]) -> None:
+        self.held = held
+        self.decided = 0
+        self._units = units
+        self._head = next(units, None)
 
     @property
     def is_over(self) -> bool:
-        return self.decided == len(self.units)
+        return self._head is None
 
     def head(self) -> Unit:
-        return self.units[self.decided]
+        assert self._head is not None, "it is over"
+        return self._head
+
+    def advance(self) -> None:
+        """The head was decided."""
+        self.decided += 1
+        self._head = next(self._units, None)
 
 
 class Turns:
@@ -99,45 +75,43 @@ class Turns:
         self._placements = placements
         self._wants: dict[RequestClass, tuple[Mapping[Resource, int], Mapping[Resource, int]]] = {}
 
-    def take(self, queue: Iterable[QueuedTask]) -> Iterator[Unit]:
+    def take(self, queues: Queues) -> Iterator[Unit]:
         """Every unit once."""
-        queues = order_queue(queue, self._ledger.states())
-        units = {key: list(list_units(tasks)) for key, tasks in queues.items()}
-        if self._promised:
-            first = [unit for listed in units.values() for unit in listed if unit[0].id in self._promised]
-            yield from sorted(first, key=lambda unit: unit[0].order_key)
-            units = {key: [one for one in listed if one[0].id not in self._promised] for key, listed in units.items()}
-        if len(units) == 1:
-            ((key, listed),) = units.items()
-            if self._policy_of(key) is not QueuePolicy.FAIR_SHARE:
-                yield from listed  # nobody to be compared with
+        first = [unit for unit in map(queues.find_unit, self._promised) if unit is not None]
+        yield from sorted(first, key=lambda unit: unit[0].order_key)
+        lines = {
+            key: {project: self._without_promised(line) for project, line in of_projects.items()}
+            for key, of_projects in queues.list_units(self._policy_of).items()
+        }
+        if len(lines) == 1:
+            ((_, of_projects),) = lines.items()
+            if len(of_projects) == 1:
+                yield from of_projects.popitem()[1]  # nobody to be compared with
                 return
-        yield from self._take_in_turns(units)
+        yield from self._take_in_turns(lines)
+
+    def _without_promised(self, units: Iterator[Unit]) -> Iterator[Unit]:
+        return (unit for unit in units if unit[0].id not in self._promised)
 
     def stand(self, balance: Balance, request: RequestClass, tasks: int = 1) -> Standing:
         """How a virtual pool stands with so many more tasks."""
         base, any_of = self._wanted(request)
         return Standing(not balance.is_own(base, any_of, tasks), self._shares.weigh(balance.state, balance.used))
 
-    def _take_in_turns(self, units: Mapping[VirtualPoolId, list[Unit]]) -> Iterator[Unit]:
+    def _take_in_turns(
+        self, queues: Mapping[VirtualPoolId, Mapping[ProjectId | None, Iterator[Unit]]]
+    ) -> Iterator[Unit]:
         heap = []
-        for number, (key, listed) in enumerate(units.items()):
-            lines = self._split(key, listed)
+        for number, (key, of_projects) in enumerate(queues.items()):
+            lines = [_Line(units, self._held_by(key, project)) for project, units in of_projects.items()]
             if (head := self._choose(key, lines)) is not None:
                 heap.append((*self._place(key, head), number, key, lines, head))
         heapq.heapify(heap)
         while heap:
             *_, number, key, lines, line = heap[0]
-            seen, used = len(self._placements), self._used(key)
-            while True:
-                unit = line.head()
-                yield unit
-                line.decided += 1
-                # What found no place left everything as it was: its like behind it stands as it stood.
-                if line.is_over or len(lines) > 1 or len(self._placements) > seen or self._used(key) != used:
-                    break
-                if line.head()[0].request is not unit[0].request or len(line.head()) != len(unit):
-                    break
+            seen = len(self._placements)
+            yield line.head()
+            line.advance()
             for placement in self._placements[seen:]:
                 add_amounts(line.held, demand_of(placement))
             if (head := self._choose(key, lines)) is None:
@@ -151,14 +125,9 @@ class Turns:
         standing = Standing(True, NOTHING) if balance is None else self.stand(balance, unit[0].request, len(unit))
         return standing, unit[0].queued_at_us
 
-    def _split(self, key: VirtualPoolId, units: Sequence[Unit]) -> list[_Line]:
+    def _held_by(self, key: VirtualPoolId, project: ProjectId | None) -> dict[Resource, int]:
         balance = self._ledger.find_balance(key)
-        if balance is None or balance.state.policy is not QueuePolicy.FAIR_SHARE:
-            return [_Line(units, {})]
-        found: dict[ProjectId | None, list[Unit]] = {}
-        for unit in units:
-            found.setdefault(unit[0].project, []).append(unit)
-        return [_Line(listed, dict(balance.state.used_by.get(project, {}))) for project, listed in found.items()]
+        return {} if balance is None else dict(balance.state.used_by.get(project, {}))
 
     def _choose(self, key: VirtualPoolId, lines: Sequence[_Line]) -> _Line | None:
         """The line that is next: of several projects the one that holds least, then the one less often looked at."""
@@ -181,10 +150,6 @@ class Turns:
                 flavors = {device(flavor): candidates.milli_of(flavor) for flavor in candidates.flavors}
             found = self._wants[request] = ({CPU: request.cpu_milli, MEMORY: request.memory_mib}, flavors)
         return found
-
-    def _used(self, key: VirtualPoolId) -> Mapping[Resource, int]:
-        balance = self._ledger.find_balance(key)
-        return {} if balance is None else dict(balance.used)
 
     def _policy_of(self, key: VirtualPoolId) -> QueuePolicy:
         balance = self._ledger.find_balance(key)

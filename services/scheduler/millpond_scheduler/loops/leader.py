@@ -7,7 +7,7 @@ replaced without knowing it can write nothing.
 import asyncio
 import gc
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +24,6 @@ from millpond_kernel.pausing import Stop, sleep_or_stop
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.plans import Halted, Placement, Plan, Rejection
 from millpond_scheduler.domain.policy import Policy
-from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
@@ -251,7 +250,7 @@ class Leader:
         claims = shard.open_claims()
         plan = plan_batch(
             shard.snapshot,
-            self._queue(shard),
+            shard.queue(),
             shard.virtual_pools,
             microseconds_of(now),
             self._rules.policy,
@@ -261,6 +260,7 @@ class Leader:
             claims,
             shard.list_evictions(self._rules.policy.evictions_per_hour, microseconds_of(now)),
             shard.horizon,
+            self._list_set_aside(),
         )
         for claimant, claim in claims.items():
             if not claim.is_open:
@@ -271,11 +271,11 @@ class Leader:
         self._rejections = plan.rejections
         return plan
 
-    def _queue(self, shard: Shard) -> Iterable[QueuedTask]:
-        """What waits, but for tasks that were refused alone a moment ago: they must not hold up everybody."""
+    def _list_set_aside(self) -> Collection[TaskId]:
+        """Tasks that were refused alone a moment ago: they must not hold up everybody."""
         now = time.monotonic()
         self._set_aside = {task: until for task, until in self._set_aside.items() if until > now}
-        return (task for task in shard.queue() if task.id not in self._set_aside)
+        return self._set_aside
 
     async def _commit(self, shard: Shard, plan: Plan) -> Plan | None:
         """Makes a plan durable while the next one is made, which is returned.

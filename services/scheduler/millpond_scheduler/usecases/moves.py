@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from millpond_contracts.bodies.moves import MovePlanView, MoveView
+from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import AllocationId, JobId, PoolId, TaskId
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.defragmentation import Movable, Move, MoveOutcome, MovePlan, MoveRules, plan_moves
 from millpond_scheduler.domain.explain import largest_free
-from millpond_scheduler.domain.gangs import list_units
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.store import jobs
 from millpond_scheduler.store.allocations import list_restartable
@@ -62,7 +62,7 @@ async def read_question(unit: UnitOfWork, job: JobId, max_moves: int) -> MoveQue
     waiting = Shard()
     rows = await unit.fetch("SELECT id FROM task WHERE job_id = $1 AND state = 'pending'", job)
     await load_waiting(unit, waiting, [each["id"] for each in rows])
-    first = next(list_units(sorted(waiting.queue(), key=lambda task: task.order_key)), None)
+    first = next(waiting.queue().read_units(lambda _: QueuePolicy.PRIORITY), None)
     if first is None:
         raise ProblemError(ErrorCode.JOB_NOT_WAITING, f"No task of job {job} waits for a node.")
     restartable = await list_restartable(unit, pool, rules.cool_down_seconds)

@@ -4,6 +4,7 @@ Built once under a new epoch, which re-adopts everything that runs; then kept up
 transactions noted (`loading.py`), and by the leader's own commits.
 """
 
+from collections import UserDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -32,6 +33,7 @@ from millpond_scheduler.domain.growth import GrowthLimit
 from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.plans import Claim, Placement
 from millpond_scheduler.domain.preemption import HOUR_US, Eviction, Evictions
+from millpond_scheduler.domain.queues import Queues
 from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -81,6 +83,22 @@ class WaitingTask:
     attempt: int
 
 
+class WaitingTasks(UserDict[TaskId, WaitingTask]):
+    """Waiting attempts by task; `queues` are the same in order."""
+
+    def __init__(self) -> None:
+        self.queues = Queues()
+        super().__init__()
+
+    def __setitem__(self, key: TaskId, task: WaitingTask) -> None:
+        super().__setitem__(key, task)
+        self.queues.add(task.queued)
+
+    def __delitem__(self, key: TaskId) -> None:
+        super().__delitem__(key)
+        self.queues.remove(key)
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
     """A price version; `tenant` None = the public list."""
@@ -113,7 +131,7 @@ class Shard:
     limits: dict[VirtualPoolId, Limits] = field(default_factory=dict)
     reservations: list[ReservationRecord] = field(default_factory=list)
     open_windows: frozenset[tuple[UUID, int]] = frozenset()
-    waiting: dict[TaskId, WaitingTask] = field(default_factory=dict)
+    waiting: WaitingTasks = field(default_factory=WaitingTasks)
     live: dict[AllocationId, Running] = field(default_factory=dict)
     holders: dict[TaskId, AllocationId] = field(default_factory=dict)
     layouts: dict[NodeId, int] = field(default_factory=dict)
@@ -130,9 +148,9 @@ class Shard:
         self.cache = CandidateCache(self.snapshot, distance=self.distance)
         self.horizon = Horizon(self.snapshot, self.find_end)
 
-    def queue(self) -> Iterable[QueuedTask]:
-        """The waiting tasks in any order."""
-        return (task.queued for task in self.waiting.values())
+    def queue(self) -> Queues:
+        """The waiting tasks as the domain takes them."""
+        return self.waiting.queues
 
     def open_reservations(self, now: datetime) -> None:
         """Gives virtual pools what is reserved for them at this instant beside their guarantees."""
