@@ -142,7 +142,7 @@ def _measure_nodes(nodes: int) -> None:
 
 
 def _measure_gang(cloud: Cloud, nodes: int) -> None:
-    """A gang of whole devices that has room, and one of whole nodes of one flavor, most of which hold something."""
+    """A gang of whole devices that has room, and one of whole nodes of one flavor, of which one too few are empty."""
     requests = {
         request.devices.count: (virtual_pool, request)
         for _, virtual_pool, request in cloud.requests
@@ -151,21 +151,30 @@ def _measure_gang(cloud: Cloud, nodes: int) -> None:
     virtual_pool, small = requests[1]
     large = requests[8][1]
     assert large.devices is not None, "it was chosen by its devices"
+    _time_gangs(cloud, f"scheduler.gang_plan_ms.n{nodes}", virtual_pool, small, is_placed=True)
     whole_nodes = replace(large, cpu_milli=128_000, devices=replace(large.devices, flavors=frozenset({"l20"})))
-    for name, request in (("gang_plan_ms", small), ("gang_refused_ms", whole_nodes)):
-        times, placed = [], 0
-        for _ in range(RUNS):
-            gang = Gang(JobId.new(), (("main", GANG),))
-            queue = [
-                QueuedTask(TaskId.new(), gang.job, virtual_pool, request, 50, index, gang) for index in range(GANG)
-            ]
-            began = time.thread_time()
-            plan = plan_batch(cloud.snapshot, queue, cloud.virtual_pools, 0, cache=cloud.cache)
-            times.append((time.thread_time() - began) * 1000)
-            cloud.snapshot.undo_to(plan.mark)
-            placed = len(plan.placements)
-        slowest = shorten(max(times))
-        tell(f"scheduler.{name}.n{nodes}", times, "ms", bar="< 100", tasks=GANG, placed=placed, slowest=slowest)
+    mark = cloud.snapshot.mark()
+    alone = [QueuedTask(TaskId.new(), JobId.new(), virtual_pool, whole_nodes, 50, index) for index in range(nodes)]
+    plan = plan_batch(cloud.snapshot, alone, cloud.virtual_pools, 0, max_tasks=nodes, cache=cloud.cache)
+    for placement in plan.placements[1 - GANG :]:
+        cloud.snapshot.release_allocation(placement.holding.task)
+    _time_gangs(cloud, f"scheduler.gang_refused_ms.n{nodes}", virtual_pool, whole_nodes, is_placed=False)
+    cloud.snapshot.undo_to(mark)
+
+
+def _time_gangs(
+    cloud: Cloud, name: str, virtual_pool: VirtualPoolId, request: RequestClass, *, is_placed: bool
+) -> None:
+    times = []
+    for _ in range(RUNS):
+        gang = Gang(JobId.new(), (("main", GANG),))
+        queue = [QueuedTask(TaskId.new(), gang.job, virtual_pool, request, 50, index, gang) for index in range(GANG)]
+        began = time.thread_time()
+        plan = plan_batch(cloud.snapshot, queue, cloud.virtual_pools, 0, cache=cloud.cache)
+        times.append((time.thread_time() - began) * 1000)
+        cloud.snapshot.undo_to(plan.mark)
+        assert len(plan.placements) == (GANG if is_placed else 0), f"{name}: {len(plan.placements)} were placed"
+    tell(name, times, "ms", bar="< 100", tasks=GANG, slowest=shorten(max(times)))
 
 
 def time_batch(cloud: Cloud) -> tuple[int, float]:

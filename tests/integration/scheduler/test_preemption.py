@@ -7,8 +7,10 @@ from millpond_contracts.bodies.jobs import RetryReason, RetrySpec
 from millpond_contracts.bodies.tenants import Preemption, VirtualPoolView
 from millpond_contracts.ids import TaskId
 from millpond_kernel.db import SYSTEM, TenantScope
+from millpond_scheduler.domain.plans import Plan
 from millpond_scheduler.usecases.jobs import explain_job
 from millpond_scheduler.usecases.loading import load_evictions
+from millpond_scheduler.usecases.shard import Shard
 from tests.integration.scheduler.world import ONE_DEVICE, World, limits
 
 pytestmark = pytest.mark.integration
@@ -59,7 +61,9 @@ async def test_preemption_when_the_limit_is_reached_then_the_lower_priority_stop
     assert [(one.victim, one.claimant) for one in remembered] == [(task.task_id, TaskId.of(claimant))]
 
 
-async def test_preemption_when_the_rules_changed_since_the_plan_then_nobody_is_stopped_case_5(world: World) -> None:
+async def test_preemption_when_the_rules_changed_since_the_plan_then_nobody_is_stopped_case_5(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = (await world.add_node(devices=1)).node_id
     share = await add_share(world)
     await world.submit(share, devices=ONE_DEVICE, priority=10)
@@ -70,14 +74,14 @@ async def test_preemption_when_the_rules_changed_since_the_plan_then_nobody_is_s
     await world.submit(share, devices=ONE_DEVICE, priority=90)
     plan = leader._plan
 
-    async def plan_then_change(shard: object) -> object:
-        found = await plan(shard)  # type: ignore[arg-type]  # the leader's own
+    async def plan_then_change(shard: Shard) -> Plan | None:
+        found = await plan(shard)
         await world.tell_virtual_pool(share.model_copy(update={"preemption": Preemption.NEVER, "generation": 3}))
         return found
 
-    leader._plan = plan_then_change  # type: ignore[assignment, method-assign]  # between the plan and its commit
-    await leader.step()
-    leader._plan = plan  # type: ignore[method-assign]  # as it was
+    with monkeypatch.context() as patched:
+        patched.setattr(leader, "_plan", plan_then_change)
+        await leader.step()
     await leader.step()
     assert await world.value("SELECT state FROM allocation") == "active"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from millpond_contracts.bodies.nodes import CordonReason
 from millpond_contracts.ids import TaskId
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.defragmentation import Movable, MoveOutcome, MovePlan, MoveRules, plan_moves
@@ -89,7 +90,7 @@ def test_moves_when_little_is_fragmented_then_none() -> None:
     assert search(world, world.submit(request(count=4))).outcome is MoveOutcome.STARTS_NOW
     head = world.submit(request(count=1, cpu=60_000))
     assert search(world, head, MoveRules(threshold_permille=1001)).outcome is MoveOutcome.STARTS_NOW
-    world.snapshot.upsert_node(replace(node(4, gpus=8), version=2, cordons=frozenset({"operator"})))  # type: ignore[arg-type]  # any reason
+    world.snapshot.upsert_node(replace(node(4, gpus=8), version=2, cordons=frozenset({CordonReason.OPERATOR})))
     assert search(world, head, MoveRules(threshold_permille=1001)).outcome is MoveOutcome.BELOW_THRESHOLD
 
 

@@ -71,7 +71,9 @@ def test_hold_when_a_gang_waits_then_its_nodes_are_those_with_least_remaining_wo
         world.submit(request(count=2), limit=limit)
         world.run()
     first = start_and_wait(world, ONE, gang_of=3)
-    members = world.members(world.submitted[first].gang)  # type: ignore[arg-type]  # a gang's task has a gang
+    gang = world.submitted[first].gang
+    assert gang is not None
+    members = world.members(gang)
     plan = world.run()
     assert plan.rejections[first].starts_us == 900 * SECOND_US
     assert sorted(plan.earmarks[task] for task in members) == [node(2).id, node(2).id, node(3).id]

@@ -1,6 +1,7 @@
 """Who may stop whose work, as little as possible, and never again and again."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -33,11 +34,11 @@ THIRD = TenantId(int=3)
 
 
 def own(
-    number: int = 1, tenant: TenantId = TENANT, devices: Limit = PLENTY, cpu: Limit = PLENTY, **changes: object
+    number: int = 1, tenant: TenantId = TENANT, devices: Limit = PLENTY, cpu: Limit = PLENTY, **changes: Any
 ) -> VirtualPoolState:
     """A virtual pool in which a higher priority stops a lower one."""
     state = virtual_pool(number, tenant, devices={"a100": devices}, cpu=cpu)
-    return replace(state, preemption=Preemption.LOWER_PRIORITY, **changes)  # type: ignore[arg-type]  # fields of it
+    return replace(state, preemption=Preemption.LOWER_PRIORITY, **changes)
 
 
 def full(devices: int, pools: list[VirtualPoolState], *, priority: int = 10) -> tuple[World, list[TaskId]]:

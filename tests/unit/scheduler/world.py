@@ -18,8 +18,8 @@ from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodePro
 from millpond_scheduler.domain.plans import Claim, Holding, Plan, Reclaim
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.preemption import Evictions
-from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import DeviceDemand, Gang, QueuedTask, RequestClass
+from millpond_scheduler.domain.running import Running
 from millpond_scheduler.domain.snapshot import Snapshot
 
 PLENTY = Limit(guaranteed=0, hard=1_000_000_000)

@@ -36,8 +36,9 @@ from millpond_scheduler.domain.plans import (
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.preemption import Claimant, Evictions
 from millpond_scheduler.domain.queues import Queues
-from millpond_scheduler.domain.reclaim import Lent, Running, StopGroup
+from millpond_scheduler.domain.reclaim import Lent
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.running import Running, StopGroup
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.together import can_place_together, pick_together, spread_over_rows
 from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, STOPPABLE_REASONS, Reason, decide_dominant

@@ -15,8 +15,8 @@ from millpond_contracts.ids import NodeId, TaskId
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.lack import rank_by_lack
 from millpond_scheduler.domain.plans import Holding
-from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.running import Running
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.views import RowView
 

@@ -8,6 +8,7 @@ waits behind what it was stopped for, and nothing goes to and fro.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import NamedTuple
 
 from millpond_contracts.ids import PoolId, VirtualPoolId
@@ -27,7 +28,8 @@ class Share:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Share) and self.held * other.of == other.held * self.of
 
-    __hash__ = None  # type: ignore[assignment]  # equal fractions may have different terms
+    def __hash__(self) -> int:
+        return hash(Fraction(self.held, self.of))
 
     def __lt__(self, other: "Share") -> bool:
         return self.held * other.of < other.held * self.of

@@ -14,8 +14,8 @@ from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.plans import Claim, Placement, Plan
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.preemption import Evictions
-from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.running import Running
 from millpond_scheduler.domain.snapshot import Snapshot
 
 # Other flavors are tried for jobs of so many tasks at most, and so many of them: each is a whole dry run.

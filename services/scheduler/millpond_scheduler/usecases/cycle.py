@@ -8,7 +8,7 @@ from millpond_contracts.ids import AllocationId, NodeId, PriceVersionId, TenantI
 from millpond_kernel.leases import Lease, check_epoch
 from millpond_kernel.uow import UnitOfWork, WrittenEvent
 from millpond_scheduler.domain.plans import Placement
-from millpond_scheduler.domain.reclaim import Running
+from millpond_scheduler.domain.running import Running
 from millpond_scheduler.store import allocations, jobs
 from millpond_scheduler.store.allocations import NewAllocation
 from millpond_scheduler.store.guards import GuardFailed, NodeDelta, UsageDeltas, change_usage, take_from_nodes

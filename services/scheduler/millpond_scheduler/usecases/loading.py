@@ -26,8 +26,8 @@ from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import VirtualPoolState
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.preemption import Eviction
-from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.running import Running
 from millpond_scheduler.store import allocations, evictions, jobs, views
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.reservations import list_reservations

@@ -16,7 +16,7 @@ from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import Resource
 from millpond_scheduler.domain.plans import Halted, Reclaim
 from millpond_scheduler.domain.preemption import HOUR_US, Eviction
-from millpond_scheduler.domain.reclaim import choose_above
+from millpond_scheduler.domain.running import choose_above
 from millpond_scheduler.store import allocations
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.evictions import add_evictions

@@ -26,8 +26,8 @@ from millpond_contracts.quantities import microseconds_between
 from millpond_contracts.resources import DeviceHealth
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
 from millpond_scheduler.domain.plans import DevicePick, Holding
-from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import DeviceDemand, RequestClass
+from millpond_scheduler.domain.running import Running
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # `unknown` stops placing and keeps running work; `degraded` is a person's business, not the scheduler's.

@@ -34,8 +34,8 @@ from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.plans import Claim, Placement
 from millpond_scheduler.domain.preemption import HOUR_US, Eviction, Evictions
 from millpond_scheduler.domain.queues import Queues
-from millpond_scheduler.domain.reclaim import Running
 from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
+from millpond_scheduler.domain.running import Running
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.store.reservations import ReservationRecord
 
