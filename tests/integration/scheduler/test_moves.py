@@ -60,20 +60,25 @@ async def test_moves_when_free_devices_are_scattered_then_says_which_job_moves_w
 
 
 async def test_moves_when_running_jobs_allow_no_restart_or_nothing_waits_then_there_are_none(world: World) -> None:
-    node = (await world.add_node(devices=2)).node_id
-    await world.add_node(devices=1)
+    """Two nodes of two devices with one in use on each; a job needs both devices of one."""
+    nodes = [(await world.add_node(devices=2)).node_id for _ in range(2)]
     share = await world.add_virtual_pool()
-    job = await world.submit(share, devices=ONE_DEVICE, cpu=5000)
+    stays = await world.submit(share, count=4, devices=ONE_DEVICE, retry=RetrySpec())
     leader = world.leader()
     await leader.step()
-    for each in world.nodes:
-        for task in (await world.poll(each)).assignments:
-            await world.run_task(each, task)
+    for node in nodes:
+        first, second = (await world.poll(node)).assignments
+        await world.run_task(node, first)
+        await world.run_task(node, second)
+        await world.end_task(node, second)
     await world.value(AGED)
     with pytest.raises(ProblemError, match="waits"):
-        await ask(world, job.job_id)
+        await ask(world, stays.job_id)
     head = await world.submit(share, devices=DeviceRequest(count=2))
-    told = await ask(world, head.job_id)
-    assert told.outcome in {"no_way", "starts_now"}
-    assert told.moves == []
-    assert node
+    assert (await ask(world, head.job_id)).outcome == "no_way"
+    await world.value(
+        "UPDATE job SET spec = jsonb_set(spec, '{retry}', $2::jsonb) WHERE id = $1 RETURNING 1",
+        stays.job_id,
+        AGAIN.model_dump(mode="json"),
+    )
+    assert (await ask(world, head.job_id)).outcome == "moves", "had they allowed it"

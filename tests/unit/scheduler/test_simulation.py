@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -262,6 +263,26 @@ def test_setting_when_tuned_then_the_best_of_the_replays_is_taken(
     tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
     assert (tuned.setting.name, tuned.scores) == (report["setting"], report["tuning"])
     assert files.simulate("--tune", "--policy=random") == 2
+
+
+def test_tune_when_histories_disagree_then_the_best_mean_of_the_finalists_is_taken(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [Setting(quantum, Scarcity()) for quantum in (40, 125, 500)]
+    scores = {1: (95.0, 90.0, 94.0), 2: (91.0, 99.0, 93.0)}
+
+    def play(
+        _nodes: object, _jobs: object, _policy: object, played: Sequence[Setting], history: int, index: int
+    ) -> float:
+        return scores[history][settings.index(played[index])]
+
+    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
+    monkeypatch.setattr(tuning, "_FINALISTS", 2)
+    monkeypatch.setattr(tuning, "_play", play)
+    nodes = read_nodes(files.nodes)
+    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
+    assert tuned.setting == settings[2], "the second was no finalist, and the first is worse over both"
+    assert tuned.scores == {settings[0].name: 93.0, settings[1].name: 90.0, settings[2].name: 93.5}
 
 
 LEAN, RICH, BARE = NodeSize("g2", 8, 96_000, 1), NodeSize("t4", 2, 104_000, 1), NodeSize(None, 0, 64_000, 1)
