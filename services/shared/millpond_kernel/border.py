@@ -103,7 +103,8 @@ class Border:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
+        # Of a header that is given twice the framework reads the first, and what is checked must be what is read.
+        headers = dict(reversed(scope["headers"]))
         request_id = _request_id(headers)
         started, status = time.perf_counter(), 0
 

@@ -72,6 +72,15 @@ async def test_body_when_64_levels_then_it_reaches_the_schema(services: Services
     assert answer.json()["errors"][0]["pointer"] == "/name"
 
 
+async def test_body_when_its_media_type_is_given_twice_then_read_as_strictly_as_ever(services: Services) -> None:
+    kinds = [(key, value) for key, value in headers(services).items() if key != "Content-Type"]
+    for first, second in (("application/json", "text/plain"), ("text/plain", "application/json")):
+        given = [*kinds, ("Content-Type", first), ("Content-Type", second)]
+        twice = b'{"name": "acme", "name": "other"}'
+        answer = await services.http.post("/v1/tenants", content=twice, headers=given)
+        assert problem(answer) == (422, "kernel.body.invalid")
+
+
 async def test_body_when_too_large_then_413_with_and_without_its_length(services: Services) -> None:
     large = b'{"name": "' + b"x" * 1_100_000 + b'"}'
     assert problem(await post(services, large)) == (413, "kernel.body.too_large")
