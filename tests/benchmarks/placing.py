@@ -14,7 +14,6 @@ from itertools import cycle, islice
 from uuid import uuid4
 
 import asyncpg
-import uvloop
 
 from millpond_contracts.bodies.jobs import JobBatch
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
@@ -25,6 +24,7 @@ from tests.benchmarks.demand import ORDER, SHAPES, SMALL, add_nodes
 from tests.benchmarks.figures import percentile, tell, tell_check
 from tests.benchmarks.owner import connect_owner
 from tests.benchmarks.processes import cpu_ms_each, cpu_seconds, tree_of
+from tests.benchmarks.running import on_stack
 from tests.integration.scheduler.world import make_spec, member
 from tests.system.checker import judge
 from tests.system.checker_delivery import find_backlog
@@ -65,12 +65,7 @@ class Placed:
 
 def measure() -> None:
     """Starts a stack, places on it in every way, and lets the checker judge what that left."""
-    stack = Stack.make(split=False)
-    try:
-        stack.start()
-        uvloop.run(_measure(stack))
-    finally:
-        stack.close()
+    on_stack(_measure)
 
 
 async def _measure(stack: Stack) -> None:

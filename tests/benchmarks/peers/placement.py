@@ -18,7 +18,7 @@ from uuid import uuid4
 import httpx
 
 from millpond.stack.ephemeral import EphemeralEngines
-from millpond.stack.ports import HeldPorts
+from millpond.stack.ports import find_free_port
 
 CLAIMS = 60
 CLIENTS = 4
@@ -95,7 +95,7 @@ def _placement(folder: Path, database: str) -> Iterator[str]:
     environment = {**os.environ, "OS_PLACEMENT_CONFIG_DIR": str(folder)}
     manage = [str(programs / "placement-manage"), "--config-file", str(folder / "placement.conf"), "db", "sync"]
     subprocess.run(manage, env=environment, check=True, capture_output=True)
-    port = HeldPorts().take()
+    port = find_free_port()
     serve = [str(programs / "gunicorn"), "-w", "2", "-b", f"127.0.0.1:{port}", "application:application"]
     with (folder / "gunicorn.log").open("wb") as log:
         running = subprocess.Popen(serve, cwd=folder, env=environment, stderr=log)

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from millpond.stack.ports import HeldPorts
+
 PROGRAMS = ("slurmctld", "sbatch", "sdiag", "scancel", "munged")
 JOBS = 600
 _MOST_SECONDS = 90.0
@@ -88,8 +90,8 @@ def _measure_rate(environment: Mapping[str, str]) -> float:
 @contextmanager
 def _slurm(folder: Path, nodes: int) -> Iterator[dict[str, str]]:
     """A running controller; its environment for the commands."""
-    ports = _free_ports(2)
-    settings = {"host": socket.gethostname(), "port": ports[0], "slurmd_port": ports[1], "folder": folder}
+    with HeldPorts() as ports:
+        settings = {"host": socket.gethostname(), "port": ports.take(), "slurmd_port": ports.take(), "folder": folder}
     (folder / "state").mkdir()
     (folder / "slurm.conf").write_text(_CONFIGURATION.format(nodes=nodes, **settings))
     key = folder / "munge.key"
@@ -123,15 +125,6 @@ def _find(program: str) -> str:
 def _run(environment: Mapping[str, str], program: str, *arguments: str) -> str:
     command = [_find(program), *arguments]
     return subprocess.run(command, env=dict(environment), check=True, capture_output=True, text=True).stdout
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 def _wait_for(path: Path) -> None:
