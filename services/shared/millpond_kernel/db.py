@@ -170,7 +170,7 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection of the pool; a lost one shows as DatabaseAway, whatever asyncpg raised."""
+        """A connection of the pool; a lost one, or one to be asked again, shows as DatabaseAway."""
         if self._pool is None:
             raise DatabaseAway(f"{self.service}: the database is not open")
         try:
@@ -183,6 +183,9 @@ class Database:
         except AWAY_ERRORS as error:
             self._note_away(error)
             raise
+        except asyncpg.InvalidCachedStatementError as error:
+            # A migration changed a table under a statement that was prepared before. It is forgotten now.
+            raise DatabaseAway(f"{self.service}: the schema changed meanwhile, nothing was done") from error
         except _LOST_OR_WRONG as error:
             if _is_lost(connection):
                 self._note_away(error)

@@ -142,6 +142,23 @@ async def test_unit_when_the_backend_is_ended_then_away_and_well_again_after(
         assert await unit.fetchval("SELECT 1") == 1
 
 
+async def test_unit_when_a_migration_changed_a_table_under_a_known_statement_then_to_be_asked_again(
+    database: Database, migrated: MigratedDatabase
+) -> None:
+    read_all = "SELECT * FROM changed"
+    await run_as_owner(migrated, "CREATE TABLE quota.changed (id int)")
+    await run_as_owner(migrated, "GRANT SELECT ON quota.changed TO millpond_quota_system")
+    async with database.begin(SYSTEM) as unit:
+        await unit.fetch(read_all)
+    await run_as_owner(migrated, "ALTER TABLE quota.changed ADD COLUMN more int")
+    with pytest.raises(DatabaseAway):
+        async with database.begin(SYSTEM) as unit:
+            await unit.fetch(read_all)
+    assert database.away_since is None
+    async with database.begin(SYSTEM) as unit:
+        assert await unit.fetch(read_all) == []
+
+
 async def test_begin_when_every_connection_is_in_use_then_away_in_time(
     migrated: MigratedDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
