@@ -8,7 +8,7 @@ import asyncio
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -83,17 +83,19 @@ async def judge(
     quiet_seconds: float = 30.0,
     agent_folders: Sequence[Path] = (),
     parked: frozenset[tuple[str, int]] = frozenset(),
+    ended: Collection[str] = frozenset(),
 ) -> Facts:
     """Waits until nothing is on its way and tells all that is found; what never becomes quiet is lost.
 
     Args:
         agent_folders: State of further agents, such as of a process of simulated nodes; their journals count too.
         parked: Events that must have been parked, as (publisher, seq); any other must not.
+        ended: Consumers that nobody waits for, as `find_backlog` says.
     """
     connection = await asyncpg.connect(stack.owner_url)
     try:
         await connection.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
-        waiting = await _wait_until_quiet(connection, history, quiet_seconds)
+        waiting = await _wait_until_quiet(connection, history, quiet_seconds, ended)
         journal = [line for folder in (stack.agent_folder, *agent_folders) for line in read_journal(folder)]
         facts = Facts(connection, history, operator, journal, parked)
         facts.findings += [Finding(Fault.LOST, f"not quiet: {text}") for text in waiting]
@@ -108,11 +110,13 @@ async def judge(
         await connection.close()
 
 
-async def _wait_until_quiet(connection: asyncpg.Connection, history: History, seconds: float) -> list[str]:
+async def _wait_until_quiet(
+    connection: asyncpg.Connection, history: History, seconds: float, ended: Collection[str]
+) -> list[str]:
     """What is on its way still when time is up."""
     deadline = time.monotonic() + seconds
     while True:
-        waiting = await find_backlog(connection)
+        waiting = await find_backlog(connection, ended)
         waiting += [
             f"job {row['name']} is {row['state']}"
             for row in await connection.fetch(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Collection
 from typing import Any
 
 import asyncpg
@@ -9,8 +10,21 @@ import asyncpg
 SCHEMAS = ("registry", "quota", "scheduler", "billing", "autoscaler")
 
 
-async def find_backlog(connection: asyncpg.Connection) -> list[str]:
-    """What is still on its way: events without a number, consumers behind their publisher, audit rows not chained."""
+async def list_consumers(connection: asyncpg.Connection) -> set[str]:
+    """Every consumer that has a cursor, as `service.name`."""
+    found = set()
+    for schema in SCHEMAS:
+        found |= {
+            f"{schema}.{row['consumer']}" for row in await connection.fetch(f"SELECT consumer FROM {schema}.cursor")
+        }
+    return found
+
+
+async def find_backlog(connection: asyncpg.Connection, ended: Collection[str] = frozenset()) -> list[str]:
+    """What is still on its way: events without a number, consumers behind their publisher, audit rows not chained.
+
+    `ended` are consumers, as `service.name`, that no process has any more.
+    """
     waiting: list[str] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         heads = {schema: await _head(connection, schema) for schema in SCHEMAS}
@@ -22,7 +36,7 @@ async def find_backlog(connection: asyncpg.Connection) -> list[str]:
             waiting += [
                 f"{schema}.{row['consumer']} is at {row['seq']} of {heads[row['publisher']]} of {row['publisher']}"
                 for row in rows
-                if row["seq"] != heads[row["publisher"]]
+                if row["seq"] != heads[row["publisher"]] and f"{schema}.{row['consumer']}" not in ended
             ]
         unrated = await connection.fetchval("SELECT count(*) FROM billing.allocation_view WHERE unrated IS NOT NULL")
         waiting += [f"billing: {unrated} allocations are not rated"] if unrated else []

@@ -19,10 +19,11 @@ from millpond.stack.ephemeral import EphemeralEngines
 from millpond.stack.ports import HeldPorts
 from tests.system.chaos.load import ChaosLoad, Submitter
 from tests.system.checker import judge
+from tests.system.checker_delivery import list_consumers
 from tests.system.client import Caller, make_tenant, open_caller, publish_prices, submit, wait_for_job
 from tests.system.stack import Stack
 from tests.system.upgrade.front import Front, open_front
-from tests.system.upgrade.versions import Installation, Version, check_out, this_version
+from tests.system.upgrade.versions import STALE_STATEMENT, Installation, Version, check_out, this_version
 from tests.waiting import eventually
 
 _READY_SECONDS = 90
@@ -40,6 +41,7 @@ class Upgrade:
     Attributes:
         outside, inside: What clients and agents, and what services ask.
         phases: Phase -> operations that were acknowledged in it.
+        ended_consumers: Those that only the new version has, once its workers are gone again.
         exporter: Asks for an export in every phase, which Celery of one version or the other writes.
     """
 
@@ -55,6 +57,7 @@ class Upgrade:
     tell: Callable[[str], None]
     phases: dict[str, int]
     urls: dict[str, tuple[str, str]]
+    ended_consumers: set[str] = field(default_factory=set)
     exporter: Caller | None = None
     exports: dict[str, str] = field(default_factory=dict)
 
@@ -132,7 +135,7 @@ class Upgrade:
     async def replace_celery(self, before: Version, after: Version) -> None:
         """Stops the one, then starts the other: what was asked for meanwhile waits."""
         await asyncio.to_thread(self.site.stop, before, "celery")
-        await self.phase("no celery")
+        await self.phase(f"no celery, {before.name} stopped")
         await self.start_celery(after)
         await self.phase(f"celery: {after.name}")
 
@@ -157,6 +160,7 @@ class Upgrade:
         """Lets time pass under load; every phase must acknowledge something."""
         assert self.load is not None
         assert self.exporter is not None
+        assert name not in self.phases, "what this phase shows would replace what another showed"
         began = time.monotonic()
         asked = await self.exporter.patiently("POST", "/v1/exports", {"format": "jsonl"})
         self.exports[name] = str(asked.json()["export_id"])
@@ -204,6 +208,7 @@ async def _run_on(
             "acknowledged": len(upgrade.load.acknowledged()),
             "phases": upgrade.phases,
             "went_back": old.may_be_behind,
+            "stale_statements": _count_stale(upgrade).total(),
             "answered": outside.answered.total(),
             "findings": findings,
         }
@@ -227,6 +232,7 @@ async def _upgrade(upgrade: Upgrade) -> list[str]:
     await upgrade.start_celery(old)
     async with open_caller(upgrade.outside_url, site.operator_key) as operator, _load(upgrade, operator) as tokens:
         await upgrade.phase("old alone")
+        consumers = await _list_consumers(site)
         upgrade.tell(await asyncio.to_thread(site.run_step, new, "millpond_kernel.migrate"))
         await upgrade.phase("old after the migration")
         await asyncio.to_thread(site.run_step, new, "millpond_quota.bootstrap")
@@ -246,7 +252,16 @@ async def _upgrade(upgrade: Upgrade) -> list[str]:
         await upgrade.phase("new alone")
         if old.may_be_behind:
             await _go_back(upgrade, others)
+            upgrade.ended_consumers = await _list_consumers(site) - consumers
         return await _judge(upgrade, operator)
+
+
+async def _list_consumers(site: Installation) -> set[str]:
+    connection = await asyncpg.connect(site.owner_url)
+    try:
+        return await list_consumers(connection)
+    finally:
+        await connection.close()
 
 
 async def _go_back(upgrade: Upgrade, others: tuple[str, ...]) -> None:
@@ -316,10 +331,22 @@ async def _judge(upgrade: Upgrade, operator: Caller) -> list[str]:
     assert load is not None
     load.end()
     folders = [site.stack.base / name for name in ("early", "late")]
-    facts = await judge(site.stack, operator, load.history, quiet_seconds=_QUIET_SECONDS, agent_folders=folders)
+    facts = await judge(
+        site.stack,
+        operator,
+        load.history,
+        quiet_seconds=_QUIET_SECONDS,
+        agent_folders=folders,
+        ended=upgrade.ended_consumers,
+    )
     findings = [f"{finding.fault}: {finding.text}" for finding in facts.findings]
     findings += [f"doubled: {text}" for text in await load.judge_witnesses()]
-    findings += [f"{one.action} was answered {text}" for one in load.history.operations for text in one.refusals]
+    stale = _count_stale(upgrade)
+    findings += [
+        f"{one.action} was answered {text}"
+        for one in load.history.operations
+        for text in one.refusals[stale[one.request_id] :]
+    ]
     findings += [f"nothing was acknowledged: {name}" for name, count in upgrade.phases.items() if not count]
     findings += [
         f"no export: {name}" for name, export in upgrade.exports.items() if not await _is_exported(upgrade, export)
@@ -329,6 +356,13 @@ async def _judge(upgrade: Upgrade, operator: Caller) -> list[str]:
     if sorted(ready.values()) != [1, 2, 2]:
         findings.append(f"nodes are not ready: {[(node['name'], node['state']) for node in nodes]}")
     return findings
+
+
+def _count_stale(upgrade: Upgrade) -> Counter[str]:
+    """Request id -> how many answers of 500 are the old version's known fault that `docs/upgrading.md` tells of."""
+    if upgrade.old.asks_again:
+        return Counter()
+    return upgrade.site.failed_requests(upgrade.old, "http", STALE_STATEMENT)
 
 
 async def _is_exported(upgrade: Upgrade, export: str) -> bool:

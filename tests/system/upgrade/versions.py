@@ -1,10 +1,12 @@
 """Two versions: their code with an environment each, and the processes that are started of either on one database."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from tests.integration.databases import with_database
 from tests.system.stack import Stack, StackFailed
 
 ROOT = Path(__file__).resolve().parents[3]
+STALE_STATEMENT = "InvalidCachedStatementError"
 _PASSWORD = "of-a-test"
 _STEP_SECONDS = 120
 _STOP_SECONDS = 60
@@ -28,12 +31,14 @@ class Version:
 
     Attributes:
         may_be_behind: Whether its processes start on a database that a later version has migrated.
+        asks_again: Whether it answers 503 where a migration changed a table under a statement it had prepared.
     """
 
     name: str
     python: Path
     services: tuple[str, ...]
     may_be_behind: bool
+    asks_again: bool
 
 
 @contextmanager
@@ -63,11 +68,11 @@ def check_out(commit: str, folder: Path, tell: Callable[[str], None]) -> Iterato
 def describe(name: str, python: Path) -> Version:
     """What a version says about itself."""
     asked = (
-        "from millpond_contracts.events import PUBLISHERS; from millpond_kernel import revisions;"
-        "print(hasattr(revisions, 'may_serve'), *PUBLISHERS)"
+        "import inspect; from millpond_contracts.events import PUBLISHERS; from millpond_kernel import db, revisions;"
+        f"print(hasattr(revisions, 'may_serve'), '{STALE_STATEMENT}' in inspect.getsource(db), *PUBLISHERS)"
     )
     said = subprocess.run([str(python), "-P", "-c", asked], capture_output=True, text=True, check=True).stdout.split()
-    return Version(name, python, tuple(said[1:]), said[0] == "True")
+    return Version(name, python, tuple(said[2:]), said[0] == "True", said[1] == "True")
 
 
 def this_version() -> Version:
@@ -151,6 +156,12 @@ class Installation:
     def log_of(self, key: str) -> str:
         """The end of a log."""
         return f"-- {key}\n{read_tail(self.stack.paths.logs / f'{key}.log')}"
+
+    def failed_requests(self, version: Version, name: str, error: str) -> Counter[str]:
+        """Request id -> how often a process could not answer it for an error of this kind, as its log tells."""
+        lines = (self.stack.paths.logs / f"{version.name}-{name}.log").read_text(encoding="utf-8").splitlines()
+        entries = [json.loads(line) for line in lines if error in line and line.startswith("{")]
+        return Counter(str(entry["request_id"]) for entry in entries if entry["event"] == "unexpected_error")
 
     def _environment(self, version: Version, **more: str) -> Mapping[str, str]:
         environment = {
