@@ -182,8 +182,8 @@ class CrowdAgent:
         return status, answer
 
 
-async def join_crowd(url: str, token: str, count: int) -> list[Agent]:
-    """So many machines, joined, with open sessions, their inventories told, ready for work."""
+async def join_crowd(url: str, token: str, numbers: range) -> list[Agent]:
+    """Machines of these numbers, joined, with open sessions, their inventories told, ready for work."""
     gate = asyncio.Semaphore(JOIN_TOGETHER)
 
     async def join(http: httpx.AsyncClient, index: int) -> Agent:
@@ -193,7 +193,7 @@ async def join_crowd(url: str, token: str, count: int) -> list[Agent]:
             return agent
 
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits(max_connections=JOIN_TOGETHER)) as http:
-        return list(await asyncio.gather(*(join(http, index) for index in range(count))))
+        return list(await asyncio.gather(*(join(http, index) for index in numbers)))
 
 
 async def run_agents(crowd: list[CrowdAgent], on_failure: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ from uuid import uuid4
 from tests.benchmarks.connection import Connection, request, to_json
 from tests.benchmarks.crowd import DEVICES, FLAVOR, CrowdAgent, Seen, join_crowd, run_agents
 from tests.benchmarks.figures import percentile, shorten_all, tell, tell_check
-from tests.benchmarks.load_costs import measure_costs
+from tests.benchmarks.load_costs import AGENTS_ASKED, measure_costs
 from tests.benchmarks.owner import connect_owner, wait_until_quiet
 from tests.benchmarks.processes import cpu_seconds, pss_mb, sum_by_title, tree_of
 from tests.benchmarks.running import on_stack
@@ -66,14 +66,15 @@ async def _measure(stack: Stack) -> None:
         await publish_prices(operator)
         pool = (await operator.items("/v1/pools"))[0]["pool_id"]
         token = (await operator("POST", "/v1/join-tokens", {"pool_id": pool}, expect=201)).json()["token"]
-        began = time.monotonic()
-        agents = await join_crowd(stack.url, token, AGENTS)
-        tell("load.join_s", [time.monotonic() - began], "s", agents=AGENTS)
-        tenant = await _make_tenant(operator, pool)
         seen = Seen()
+        # Before the crowd: agents that do nothing for so long would be silent nodes, and each a recovery.
+        few = await _join(stack, token, range(min(AGENTS, AGENTS_ASKED)), seen)
+        await measure_costs(stack, few, operator.key)
+        began = time.monotonic()
+        crowd = few + await _join(stack, token, range(len(few), AGENTS), seen)
+        tell("load.join_s", [time.monotonic() - began], "s", agents=AGENTS - len(few))
+        tenant = await _make_tenant(operator, pool)
         broken = asyncio.Event()
-        crowd = [CrowdAgent(stack.port, agent, index, seen) for index, agent in enumerate(agents)]
-        await measure_costs(stack, crowd, tenant)
         running = asyncio.create_task(run_agents(crowd, broken.set))
         try:
             await _measure_steps(stack, tenant, seen)
@@ -82,6 +83,11 @@ async def _measure(stack: Stack) -> None:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
         assert not broken.is_set(), "an agent of the crowd broke"
+
+
+async def _join(stack: Stack, token: str, numbers: range, seen: Seen) -> list[CrowdAgent]:
+    agents = await join_crowd(stack.url, token, numbers)
+    return [CrowdAgent(stack.port, agent, number, seen) for number, agent in zip(numbers, agents, strict=True)]
 
 
 async def _make_tenant(operator: Caller, pool: str) -> Tenant:
