@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from millpond.cli.session import err
 from millpond.client.errors import Forbidden, InvalidRequest, MillpondError, Stale, Unauthenticated, Unreachable
 from millpond.profiles import NoProfile, config_file
+from millpond_contracts.refusals import name_faults
 
 _NAME = "expected 1 to 63 lower-case letters, digits, '.', '_' or '-'"
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
@@ -76,7 +77,7 @@ def _hints(error: MillpondError) -> list[str]:
 
 def _places(error: ValidationError) -> list[str]:
     lines = []
-    for each in error.errors()[:10]:
+    for each in name_faults(error.errors())[:10]:
         place = ".".join(str(part) for part in each["loc"])
         is_name = "pattern" in each["type"] and place.rpartition(".")[2] == "name"
         if each["type"] == "missing":

@@ -189,7 +189,7 @@ def _read_group(options: JobOptions) -> GroupSpec:
 
 def _read_run(options: JobOptions) -> RunSpec:
     if not options.command and options.simulate is None:
-        raise typer.BadParameter("say what to run after `--`, such as: millpond submit -- python3 train.py")
+        raise typer.BadParameter("say what to run after `--`, such as: -- python3 train.py")
     acted = None if options.simulate is None else SimulateSpec(seconds=parse_seconds(options.simulate, "--simulate"))
     env = parse_pairs(options.env or [], "--env")
     return RunSpec(command=tuple(options.command or ()), image=options.image, env=env, simulate=acted)

@@ -158,7 +158,18 @@ def set_limit(
         grace = parse_seconds(reclaim, "--reclaim")
         change = change.model_copy(update={"reclaim": True, "reclaim_grace_seconds": grace})
     changed = client.virtual_pools.change(found, change)
-    show_done(output, changed, changed.virtual_pool_id, f"{changed.name} may use {show_limits(changed.limits)} now")
+    show_done(output, changed, changed.virtual_pool_id, _tell_change(changed, change))
+
+
+def _tell_change(changed: VirtualPoolView, change: VirtualPoolChange) -> str:
+    told = [f"{changed.name} may use {show_limits(changed.limits)} now"]
+    if change.policy is not None:
+        told.append(f"first goes {_FIRST[changed.policy]}")
+    if change.preemption is not None:
+        told.append(f"stops others: {_STOPS[changed.preemption]}")
+    if change.minimum_runtime_seconds is not None:
+        told.append(f"runs at least {show_seconds(changed.minimum_runtime_seconds)}")
+    return "; ".join(told)
 
 
 def _seconds(minimum_runtime: str | None) -> int | None:

@@ -146,13 +146,17 @@ def _host_row(line: HostCapacity) -> list[str]:
 
 def _device_row(line: CapacityFigures) -> list[str]:
     amounts = (line.total, line.available, line.allocated, line.reserved, line.fragmented, line.unschedulable)
-    fits = ", ".join(f"{count} of {_size(size)}" for size, count in line.fits.items() if count)
+    free = line.reserved + line.fragmented + line.available
+    fits = ", ".join(f"{count} of {_show_size(size, line, free)}" for size, count in line.fits.items() if count)
     return [line.flavor, *(show_milli(amount) for amount in amounts), fits or "nothing"]
 
 
-def _size(size: str) -> str:
+def _show_size(size: str, line: CapacityFigures, free: int) -> str:
+    """A size of tasks, and how much of what is free they cannot use where that is some of it."""
     devices, separator, milli = size.rpartition("x")
-    return f"{devices} devices" if separator else f"{show_milli(int(milli))} device"
+    shown = f"{devices} devices" if separator else f"{show_milli(int(milli))} device"
+    lost = 100 * line.fragmented_by_size.get(size, 0)
+    return f"{shown} (no use of {-(-lost // free)} %)" if lost else shown
 
 
 FLAVOR_COLUMNS: list[Column[FlavorView]] = [

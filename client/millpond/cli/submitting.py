@@ -12,7 +12,7 @@ from millpond.cli.planning import ask_to_submit, is_asking
 from millpond.cli.rendering import Column, show_list, show_one
 from millpond.cli.session import JOBS, Output, OutputOption, connect, err, out
 from millpond.client.client import Client
-from millpond_contracts.bodies.jobs import JobSpec, JobView
+from millpond_contracts.bodies.jobs import GroupSpec, JobSpec, JobView
 
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit with 1 unless it succeeded.")]
 FollowOption = Annotated[bool, typer.Option("--follow", help="Show what it (its first task) prints, and wait.")]
@@ -78,15 +78,21 @@ def _tell(output: Output, job: JobView, spec: JobSpec, *, is_followed: bool) -> 
         return
     console = out()
     tasks = sum(group.count for group in spec.groups)
-    first = spec.groups[0].resources
-    each = f"{show_amount('cpu', first.cpu_milli)} and {show_mib(first.memory_mib)}" + (
-        f" and {first.devices[0].count} {first.devices[0].kind}" if first.devices else ""
-    )
+    each = ", ".join(_show_group(group, spec) for group in spec.groups)
     console.print(f"submitted [bold]{job.name}[/bold]: {tasks} task{'s' if tasks != 1 else ''} with {each}")
     console.print(f"  {job.job_id}", style="dim")
     if not is_followed:
         console.print(f"  what it prints   millpond logs -f {job.name}", style="dim")
         console.print(f"  why it waits     millpond explain {job.name}", style="dim")
+
+
+def _show_group(group: GroupSpec, spec: JobSpec) -> str:
+    """What each task of a group gets; of several groups with its name and size."""
+    wanted = group.resources
+    shown = f"{show_amount('cpu', wanted.cpu_milli)} and {show_mib(wanted.memory_mib)}"
+    if wanted.devices:
+        shown += f" and {wanted.devices[0].count} {wanted.devices[0].kind}"
+    return shown if len(spec.groups) == 1 else f"{shown} ({group.count} of {group.name})"
 
 
 def register(app: typer.Typer) -> None:

@@ -19,7 +19,13 @@ SLICE_SIZES = (250, 500, 1000)
 DEVICE_COUNTS = (2, 4, 8)
 """Whole devices on one node for which `fits` counts the tasks that could start now."""
 
-FITS_KEYS = (*(str(size) for size in SLICE_SIZES), *(f"{count}x{WHOLE_DEVICE_MILLI}" for count in DEVICE_COUNTS))
+FITS_MILLI = {
+    **{str(size): size for size in SLICE_SIZES},
+    **{f"{count}x{WHOLE_DEVICE_MILLI}": count * WHOLE_DEVICE_MILLI for count in DEVICE_COUNTS},
+}
+"""What a task of each size takes, by the key of `fits`."""
+
+FITS_KEYS = tuple(FITS_MILLI)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,8 @@ def tell_capacity(flavor: str, tally: FlavorTally, reserved_milli: int = 0) -> C
     """The figures of a pool for one flavor.
 
     Unfilled reservations and earmarks are met from what reference tasks could use, and only then from fragments;
-    what they exceed the free amount by is not capacity and does not appear. `fits` counts what is physically free.
+    what they exceed the free amount by is not capacity and does not appear. `fits` and `fragmented_by_size` count what
+    is physically free.
     """
     reserved = min(max(reserved_milli, 0), tally.free)
     available = max(tally.usable - reserved, 0)
@@ -102,6 +109,9 @@ def tell_capacity(flavor: str, tally: FlavorTally, reserved_milli: int = 0) -> C
         fragmented=tally.free - reserved - available,
         available=available,
         fits=dict(zip(FITS_KEYS, tally.fits, strict=True)),
+        fragmented_by_size={
+            size: tally.free - count * FITS_MILLI[size] for size, count in zip(FITS_KEYS, tally.fits, strict=True)
+        },
     )
 
 

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from millpond_contracts.bodies.shapes import FieldProblem, Problem
 from millpond_contracts.errors import ErrorCode
+from millpond_contracts.refusals import name_faults
 from millpond_kernel.db import AWAY_ERRORS
 from millpond_kernel.observability import current_request_id, log
 
@@ -91,7 +92,7 @@ async def _on_problem(request: Request, error: Exception) -> JSONResponse:
 
 async def _on_validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
+    found = name_faults(error.errors())
     if any(item["type"] == "json_invalid" for item in found):
         return problem_response(ErrorCode.BODY_NOT_JSON, "The body could not be read as JSON.")
     problems = [FieldProblem(pointer=_pointer(item["loc"]), message=str(item["msg"])[:500]) for item in found[:50]]

@@ -139,6 +139,23 @@ def test_submit_when_a_file_is_given_then_its_virtual_pool_may_be_a_name(api: Fa
     assert len(ran.out.split()) == 1
 
 
+def test_submit_when_a_job_has_several_groups_then_each_is_told(api: FakeApi, tmp_path: Path) -> None:
+    groups = [
+        {"name": "lead", "resources": {"cpu_milli": 2000, "memory_mib": 512}, "run": {"command": ["lead"]}},
+        {
+            "name": "work",
+            "count": 3,
+            "resources": {"cpu_milli": 1000, "memory_mib": 1024, "devices": [{"count": 2}]},
+            "run": {"command": ["work"]},
+        },
+    ]
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps({"name": "both", "groups": groups}))
+    ran, _ = submitted(api, "-f", str(file))
+    told = " ".join(ran.out.split())
+    assert "4 tasks with 2 cores and 512 MiB (1 of lead), 1 core and 1 GiB and 2 gpu (3 of work)" in told
+
+
 def test_submit_when_a_file_has_a_surplus_field_then_usage(api: FakeApi, tmp_path: Path) -> None:
     file = tmp_path / "job.json"
     file.write_text(json.dumps(spec().model_dump(mode="json") | {"colour": "red", "virtual_pool": "main"}))

@@ -11,7 +11,16 @@ from millpond.cli.limits import change_limits
 from millpond.cli.prices import parse_prices
 from millpond_contracts.bodies.nodes import CordonReason, JoinTokenView
 from millpond_contracts.bodies.pools import CapacityFigures, HostCapacity, PoolCapacity
-from millpond_contracts.bodies.tenants import ApiKeyView, Limit, Limits, Me, Role, VirtualPoolChange, VirtualPoolSpec
+from millpond_contracts.bodies.tenants import (
+    ApiKeyView,
+    Limit,
+    Limits,
+    Me,
+    Preemption,
+    Role,
+    VirtualPoolChange,
+    VirtualPoolSpec,
+)
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ApiKeyId, JoinTokenId
 from millpond_contracts.resources import SIMULATED_TAINT, Taint
@@ -50,10 +59,12 @@ def test_limit_create_when_named_in_words_then_sent_in_units() -> None:
 def test_limit_set_when_one_part_is_named_then_the_others_stay() -> None:
     found = virtual_pool(limits=Limits(cpu=Limit(guaranteed=2000, borrow=1), memory=Limit(guaranteed=4096)))
     api = names().on("GET", "/v1/virtual-pools", page([found])).on("PATCH", f"/v1/virtual-pools/{VIRTUAL_POOL}", found)
-    assert run(api, "limit", "set", "main", "--memory", "1GiB").code == 0
+    ran = run(api, "limit", "set", "main", "--memory", "1GiB", "--preemption", "lower_priority")
+    assert (ran.code, "stops others: never" in ran.out) == (0, True)  # as the answer says
     (request,) = api.asked("PATCH", f"/v1/virtual-pools/{VIRTUAL_POOL}")
     sent = VirtualPoolChange.model_validate_json(request.content)
     assert sent.limits == Limits(cpu=Limit(guaranteed=2000, borrow=1), memory=Limit(guaranteed=1024))
+    assert (sent.preemption, sent.policy) == (Preemption.LOWER_PRIORITY, None)
     assert request.headers["if-match"] == '"7"'
 
 
@@ -155,6 +166,7 @@ def test_capacity_when_shown_then_every_figure_has_its_unit() -> None:
                 fragmented=500,
                 available=6000,
                 fits={"500": 13, "2x1000": 3},
+                fragmented_by_size={"500": 0, "2x1000": 500},
             )
         ],
         generation=1,
@@ -163,7 +175,7 @@ def test_capacity_when_shown_then_every_figure_has_its_unit() -> None:
     out = "\n".join(" ".join(line.split()) for line in run(api, "capacity", "default").out.splitlines())
     assert "machines 2 ready, 1 unreachable; 2 take new work" in out
     assert "cpu 4 cores 2.5 cores 1.5 cores 0 cores - 0 cores" in out
-    assert "h100-sxm 16 6 9.5 0 0.5 0 13 of 0.5 device, 3 of 2 devices" in out
+    assert "h100-sxm 16 6 9.5 0 0.5 0 13 of 0.5 device, 3 of 2 devices (no use of 8 %)" in out
 
 
 def test_parse_prices_when_in_words_then_skus_on_demand() -> None:

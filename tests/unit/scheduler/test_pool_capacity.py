@@ -63,6 +63,14 @@ def test_capacity_when_devices_are_in_every_condition_then_each_milli_has_one_pl
         "fragmented": 400,
         "available": 3000,
         "fits": {"250": 17, "500": 8, "1000": 4, "2x1000": 1, "4x1000": 0, "8x1000": 0},
+        "fragmented_by_size": {
+            "250": 150,  # of the 400
+            "500": 400,
+            "1000": 400,
+            "2x1000": 2400,
+            "4x1000": 4400,
+            "8x1000": 4400,
+        },
     }
 
 
