@@ -145,26 +145,17 @@ class Lent:
 
         None, and nothing is seen as ended, when that does not help.
         """
-        picked: list[StopGroup] = []
-        while (excess := claimant.balance.find_excess(placed)) is not None:
+
+        def find_next() -> StopGroup | None:
+            excess = claimant.balance.find_excess(placed)
             groups = (
                 group
                 for group in self._list_own(claimant)
-                if not self._is_gone(group) and any(task.demand().get(excess) for task in group.tasks)
+                if excess and not self._is_gone(group) and any(task.demand().get(excess) for task in group.tasks)
             )
-            group = min(groups, key=lambda one: one.cost(self._now_us), default=None)
-            if group is None:
-                self.restore(picked, claimant)
-                return None
-            self.release([group], claimant)
-            picked.append(group)
-        for group in self._dearest_first(picked):
-            self.restore([group], claimant)
-            if claimant.balance.find_excess(placed) is None:
-                picked.remove(group)
-            else:
-                self.release([group], claimant)
-        return picked
+            return min(groups, key=lambda one: one.cost(self._now_us), default=None)
+
+        return self._pick_fewest(claimant, find_next, lambda: claimant.balance.find_excess(placed) is None)
 
     def release(self, groups: Sequence[StopGroup], claimant: Claimant) -> None:
         """Sees the groups as ended, on the snapshot, in what is borrowed, and in the claimant's balance."""
@@ -230,25 +221,36 @@ class Lent:
 
     def _free_row(self, candidates: Candidates, row: int, claimant: Claimant) -> list[StopGroup] | None:
         """The victims that make room on a row, as few as possible; the snapshot is as before."""
+
+        def find_next() -> StopGroup | None:
+            return self._next_victim(row, _short_of(candidates, int(candidates.codes[row])), claimant)
+
+        picked = self._pick_fewest(claimant, find_next, lambda: candidates.codes[row] == 0)
+        self.restore(picked or (), claimant)
+        return picked
+
+    def _pick_fewest(
+        self, claimant: Claimant, find_next: Callable[[], StopGroup | None], is_enough: Callable[[], bool]
+    ) -> list[StopGroup] | None:
+        """Sees one group after the other as ended until it is enough, then lets the dearest go that are not needed.
+
+        None, and nothing is seen as ended, when there are no more before it is enough.
+        """
         picked: list[StopGroup] = []
-        while code := int(candidates.codes[row]):
-            group = self._next_victim(row, _short_of(candidates, code), claimant)
+        while not is_enough():
+            group = find_next()
             if group is None:
                 self.restore(picked, claimant)
                 return None
             self.release([group], claimant)
             picked.append(group)
-        for group in self._dearest_first(picked):
+        for group in sorted(picked, key=lambda one: one.cost(self._now_us), reverse=True):
             self.restore([group], claimant)
-            if candidates.codes[row] == 0:
-                picked.remove(group)  # it fits without it: the dearest are let go first
+            if is_enough():
+                picked.remove(group)
             else:
                 self.release([group], claimant)
-        self.restore(picked, claimant)
         return picked
-
-    def _dearest_first(self, groups: Sequence[StopGroup]) -> list[StopGroup]:
-        return sorted(groups, key=lambda group: group.cost(self._now_us), reverse=True)
 
     def _next_victim(self, row: int, wanted: Mapping[Resource, int], claimant: Claimant) -> StopGroup | None:
         """What is lent first, then the claimant's own of lower priority."""
