@@ -2,10 +2,12 @@
 
 Two things may be: what is borrowed, for a virtual pool's own share; and, where a virtual pool says so, its own work of
 lower priority. Nothing is stopped before it has run for its virtual pool's minimum, nor again and again: a task (with
-its gang) at most so often in an hour, and never twice for the same claimant or by turns with it.
+its gang) at most so often in an hour, never twice for the same claimant, and never in a circle: who made room for
+another one, itself or through others, takes nothing from it.
 """
 
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from millpond_contracts.ids import TaskId
@@ -31,25 +33,37 @@ class Evictions:
     """What was stopped for others in the last hour, and how often is too often; 0 = there is no bound."""
 
     most_per_hour: int = 0
-    counts: dict[TaskId, int] = field(default_factory=dict)
-    pairs: frozenset[frozenset[TaskId]] = frozenset()
+    counts: Mapping[TaskId, int] = field(default_factory=dict)
+    victims_of: Mapping[TaskId, Collection[TaskId]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, found: Iterable[Eviction], most_per_hour: int, now_us: int) -> "Evictions":
         """Of what was stopped, what lies within the hour."""
         recent = [one for one in found if now_us - one.at_us < HOUR_US]
-        counts: dict[TaskId, int] = {}
+        victims_of: defaultdict[TaskId, list[TaskId]] = defaultdict(list)
         for one in recent:
-            counts[one.victim] = counts.get(one.victim, 0) + 1
-        return cls(most_per_hour, counts, frozenset(frozenset({one.victim, one.claimant}) for one in recent))
+            victims_of[one.claimant].append(one.victim)
+        return cls(most_per_hour, Counter(one.victim for one in recent), dict(victims_of))
 
     def judge(self, victims: Collection[TaskId], claimant: TaskId) -> Spared | None:
         """Whether stopping these tasks together for the claimant would be once too often."""
-        if any(frozenset({victim, claimant}) in self.pairs for victim in victims):
+        if not self.victims_of.keys().isdisjoint({claimant, *victims}) and self._would_close_a_circle(
+            victims, claimant
+        ):
             return Spared.LOOP
         if self.most_per_hour and any(self.counts.get(victim, 0) >= self.most_per_hour for victim in victims):
             return Spared.STOPPED_TOO_OFTEN
         return None
+
+    def _would_close_a_circle(self, victims: Collection[TaskId], claimant: TaskId) -> bool:
+        if not set(victims).isdisjoint(self.victims_of.get(claimant, ())):
+            return True
+        seen, left = set(victims), list(victims)
+        while left:
+            new = {made_room for made_room in self.victims_of.get(left.pop(), ()) if made_room not in seen}
+            seen |= new
+            left += new
+        return claimant in seen
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Rows of what was stopped for other work within the hour: whoever is stopped too often, or by turns, is spared."""
+"""Rows of what was stopped for other work within the hour: whoever is stopped too often, or in a circle, is spared."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
