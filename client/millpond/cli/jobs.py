@@ -183,6 +183,8 @@ def job_fields(job: JobDetail) -> list[tuple[str, RenderableType]]:
         fields.append(("time limit", show_seconds(job.spec.time_limit_seconds)))
     for group in job.spec.groups:
         fields.append((f"group {group.name}", f"{group.count} x {show_resources(group.resources)}"))
+        if group.after:
+            fields.append(("after", ", ".join(group.after)))
         if group.run.simulate is not None:
             fields.append(("simulated", f"{group.run.simulate.seconds:g} s, exit code {group.run.simulate.exit_code}"))
         if group.run.command:
@@ -307,6 +309,11 @@ def explanation_text(explanation: Explanation) -> RenderableType:
     if explanation.fragmentation_permille:
         share = show_share(explanation.fragmentation_permille)
         fields.append(("fragmented", f"{share} of what is free cannot be used by it"))
+    if explanation.dominant != "dependencies":
+        fields += [
+            (f"{each.group} waits for", f"{each.waits_for}: {each.succeeded} of {each.tasks} tasks succeeded")
+            for each in explanation.dependencies
+        ]
     fields += [(f"runs on {each.flavor}", _placed(each)) for each in explanation.placed]
     return Group(field_grid(fields), *reason_parts(explanation))
 

@@ -89,6 +89,9 @@ def _details(offer: Offer) -> list[RenderableType]:
         heads = [("what", False), ("amount", True), ("of one, per hour", True), ("per hour", True)]
         rows = [_price_row(line) for line in offer.quote.lines]
         shown += [Text("\nwhat the first costs", style="bold"), make_table(heads, rows)]
+    waits = [f"{part.group} starts after {' and '.join(part.after)}" for part in offer.parts if part.after]
+    if waits:
+        shown.append(Text(f"\n{'; '.join(dict.fromkeys(waits))}: priced, and looked at as if it came by itself"))
     near = [row for part in offer.parts for row in _distance_rows(part)]
     if near:
         names = [("group", False), ("attribute", False)]

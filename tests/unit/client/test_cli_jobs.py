@@ -11,7 +11,7 @@ import pytest
 from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.jobs import GroupSpec, JobBatch, JobBatchView, JobSpec, JobState, JobView, LogPage
 from millpond_contracts.bodies.shapes import Page
-from millpond_contracts.bodies.verdicts import QueueEntry
+from millpond_contracts.bodies.verdicts import DependencyView, QueueEntry
 from millpond_contracts.ids import TaskId
 from tests.unit.client.commands import Ran, run
 from tests.unit.client.fake_api import FakeApi, page
@@ -250,6 +250,15 @@ def test_explain_when_it_waits_then_counts_sum_to_the_nodes(api: FakeApi) -> Non
     for line in ("not enough cpu 3", "not ready 1", "all nodes 4", "memory 4 GiB 1 GiB 0 MiB 8 GiB 5 GiB"):
         assert line in "\n".join(" ".join(each.split()) for each in out.splitlines())
     assert "raise the limit of memory: the job would start" in out
+
+
+def test_explain_when_a_part_waits_for_another_then_says_how_far_that_is(api: FakeApi) -> None:
+    view = job(state=JobState.RUNNING)
+    waits = DependencyView(group="train", waits_for="prepare", tasks=4, succeeded=1)
+    told = explanation(view.job_id).model_copy(update={"dependencies": [waits]})
+    api.on("GET", f"/v1/jobs/{view.job_id}/explain", told)
+    out = run(api, "explain", str(view.job_id)).out
+    assert "train waits for prepare: 1 of 4 tasks succeeded" in " ".join(out.split())
 
 
 def test_logs_when_read_then_they_are_copied_unchanged(api: FakeApi) -> None:

@@ -1,5 +1,7 @@
 """The dry run: what would start, in which ways, why not, and that nothing is left of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from millpond_contracts.bodies.tenants import Limit
@@ -121,3 +123,18 @@ def test_dry_run_when_repeated_then_the_same() -> None:
     world = world_of(*(node(number, gpus=4) for number in range(1, 6)), h100(9))
     asked = ask(world, request(count=1), 7)
     assert dry_run(world, asked) == dry_run(world, asked)
+
+
+def test_dry_run_when_a_group_comes_after_another_then_both_are_priced_and_only_the_first_starts_now() -> None:
+    world = world_of(node(1, gpus=4))
+    train = [replace(one, stage=1) for one in ask(world, request(count=4), group="train")]
+    (offer,) = dry_run(world, [*ask(world, request(count=1), 3, group="prepare"), *train]).offers
+    assert (offer.starts_now, offer.later, offer.waiting) == (3, 1, 0)
+    assert [(part.group, part.tasks) for part in offer.parts] == [("prepare", 3), ("train", 1)]
+
+
+def test_dry_run_when_the_first_group_cannot_start_then_there_is_no_offer_although_a_later_one_could() -> None:
+    world = world_of(node(1, gpus=4))
+    found = dry_run(world, [*ask(world, request(count=8)), replace(ask(world, request(count=1))[0], stage=1)])
+    assert found.offers == ()
+    assert found.explanation is not None

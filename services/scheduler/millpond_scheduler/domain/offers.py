@@ -25,10 +25,11 @@ MAX_FLAVORS = 8
 
 @dataclass(frozen=True, slots=True)
 class AskedTask:
-    """One task of the job that is asked about, as it would stand in the queue."""
+    """One task of the job that is asked about, as it would stand in the queue; `stage` > 0 = others come before it."""
 
     group: str
     queued: QueuedTask
+    stage: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,14 @@ class OfferPart:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One way to start; `waiting` tasks would not start now."""
+    """One way to start. Of all tasks `starts_now` would start, `later` when those before them ended, `waiting` not.
+
+    `parts` are of those that would start, now or later; each stage is looked at as if it had come by itself.
+    """
 
     parts: tuple[OfferPart, ...]
+    starts_now: int
+    later: int
     waiting: int
 
     @property
@@ -119,7 +125,22 @@ class DryRunner:
             yield [replace(one, queued=replace(one.queued, request=requests[one.queued.request])) for one in asked]
 
     def _try(self, asked: Sequence[AskedTask], *, explains: bool = False) -> tuple[Offer | None, Explanation | None]:
-        """One dry run, taken back afterwards; no offer when nothing of the job would start."""
+        """One dry run, taken back afterwards; no offer when nothing of the job would start now."""
+        stages: defaultdict[int, list[AskedTask]] = defaultdict(list)
+        for one in asked:
+            stages[one.stage].append(one)
+        tried = [self._try_stage(tasks, explains=explains) for _, tasks in sorted(stages.items())]
+        explanation = next((each for *_, each in tried if each is not None), None)
+        starts_now, later = tried[0][0], sum(placed for placed, *_ in tried[1:])
+        if not starts_now:
+            return None, explanation
+        parts = tuple(part for _, found, _ in tried for part in found)
+        return Offer(parts, starts_now, later, len(asked) - starts_now - later), explanation
+
+    def _try_stage(
+        self, asked: Sequence[AskedTask], *, explains: bool
+    ) -> tuple[int, tuple[OfferPart, ...], Explanation | None]:
+        """How many tasks would start, where, and why another would not."""
         mine = {one.queued.id: one for one in asked}
         queue = [*self.ahead, *(one.queued for one in asked)]
         mark = self.snapshot.mark()
@@ -142,9 +163,7 @@ class DryRunner:
         finally:
             self.snapshot.undo_to(mark)
         placed = [placement for placement in plan.placements if placement.holding.task in mine]
-        if not placed:
-            return None, explanation
-        return Offer(self._list_parts(placed, mine), len(asked) - len(placed)), explanation
+        return len(placed), self._list_parts(placed, mine), explanation
 
     def _explain(self, asked: Sequence[AskedTask], plan: Plan) -> Explanation | None:
         """Why the first task that would wait waits, beside those that would start."""

@@ -43,11 +43,18 @@ _JOB: Mapping[StrEnum, frozenset[StrEnum]] = {
 }
 
 _TASK: Mapping[StrEnum, frozenset[StrEnum]] = {
+    TaskState.BLOCKED: frozenset(
+        {
+            TaskState.PENDING,  # every group that its group waits for has succeeded
+            TaskState.CANCELLED,  # the job was cancelled before its turn
+            TaskState.FAILED,  # a group that its group waits for did not succeed
+        }
+    ),
     TaskState.PENDING: frozenset(
         {
             TaskState.BOUND,  # a plan with its allocation was committed
             TaskState.CANCELLED,  # the job was cancelled while this attempt waited
-            TaskState.FAILED,  # a group it depends on failed, or its deadline passed
+            TaskState.FAILED,  # its deadline passed
         }
     ),
     TaskState.BOUND: frozenset(
@@ -158,7 +165,7 @@ def job_state_from_tasks(
     if not states:
         raise ValueError("a job has at least one task")
     if any(not is_final(state) for state in states):
-        started = states - {TaskState.PENDING, TaskState.BOUND, TaskState.STARTING}
+        started = states - {TaskState.BLOCKED, TaskState.PENDING, TaskState.BOUND, TaskState.STARTING}
         return JobState.RUNNING if started or has_run else JobState.PENDING
     if states == {TaskState.SUCCEEDED}:
         return JobState.SUCCEEDED

@@ -19,6 +19,9 @@ from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.requests import measure_work
 
+# What a job waits for when all that waits of it waits for other groups of it.
+DEPENDENCIES = "dependencies"
+
 _SUBMIT = """
 WITH x AS (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::uuid[], $6::text[], $7::text[], $8::int[],
@@ -30,8 +33,8 @@ WITH x AS (
 ), t AS (
     INSERT INTO task (id, job_id, tenant_id, virtual_pool_id, group_name, index, attempt, priority, queued_at, state,
         work)
-    SELECT a.id, x.i, x.t, x.v, a.g, a.n, 1, x.y, j.created_at, 'pending', a.w
-    FROM unnest($11::uuid[], $12::uuid[], $13::text[], $14::int[], $15::bigint[]) AS a(id, job, g, n, w)
+    SELECT a.id, x.i, x.t, x.v, a.g, a.n, 1, x.y, j.created_at, a.s, a.w
+    FROM unnest($11::uuid[], $12::uuid[], $13::text[], $14::int[], $15::bigint[], $16::text[]) AS a(id, job, g, n, w, s)
     JOIN x ON x.i = a.job JOIN j ON j.id = a.job ORDER BY a.id
 ), c AS (
     INSERT INTO change (kind, object_id) SELECT 'task', unnest($11::uuid[])
@@ -53,7 +56,7 @@ class NewJob(NamedTuple):
 async def insert_jobs(unit: UnitOfWork, new: Sequence[NewJob]) -> dict[JobId, datetime]:
     """Stores jobs with their waiting tasks and tells the leader; the instants of their creation."""
     places = [
-        (each.id, group.name, index, work)
+        (each.id, group.name, index, work, first_state(group).value)
         for each in new
         for group in each.spec.groups
         for work in (work_of(each.spec, group),)
@@ -70,11 +73,22 @@ async def insert_jobs(unit: UnitOfWork, new: Sequence[NewJob]) -> dict[JobId, da
         [each.spec.kind.value for each in new],
         [each.spec.priority for each in new],
         [json.dumps(each.spec.labels) for each in new],
-        [each.spec.model_dump_json() for each in new],
+        [_write_spec(each.spec) for each in new],
         TaskId.new_many(len(places)),
         *zip(*places, strict=True),
     )
     return {JobId.of(row["id"]): row["created_at"] for row in rows}
+
+
+def _write_spec(spec: JobSpec) -> str:
+    """The specification as JSON; without `after` where no group waits, so that the version before reads it too."""
+    waits = any(group.after for group in spec.groups)
+    return spec.model_dump_json(exclude=None if waits else {"groups": {"__all__": {"after"}}})
+
+
+def first_state(group: GroupSpec) -> TaskState:
+    """The state in which the tasks of a group begin."""
+    return TaskState.BLOCKED if group.after else TaskState.PENDING
 
 
 def work_of(spec: JobSpec, group: GroupSpec) -> int | None:
@@ -87,7 +101,12 @@ def work_of(spec: JobSpec, group: GroupSpec) -> int | None:
 def job_view(row: asyncpg.Record, groups: Iterable[GroupView]) -> JobView:
     """The job of a row."""
     shown = list(groups)
-    is_waiting = any(group.by_state.get(TaskState.PENDING.value) for group in shown)
+    pending_reason = None
+    if any(group.by_state.get(TaskState.PENDING.value) for group in shown):
+        # The leader takes a verdict back a moment after the last task was given its node.
+        pending_reason = row.get("pending_reason")
+    elif "pending_reason" in row and any(group.by_state.get(TaskState.BLOCKED.value) for group in shown):
+        pending_reason = DEPENDENCIES
     return JobView(
         job_id=JobId.of(row["id"]),
         tenant_id=TenantId.of(row["tenant_id"]),
@@ -101,8 +120,7 @@ def job_view(row: asyncpg.Record, groups: Iterable[GroupView]) -> JobView:
         state_since=row["state_since"],
         reason=None if row["reason"] is None else EndReason(row["reason"]),
         message=row["message"],
-        # The leader takes a verdict back a moment after the last task was given its node.
-        pending_reason=row.get("pending_reason") if is_waiting else None,
+        pending_reason=pending_reason,
         groups=shown,
         labels=row["labels"],
         created_at=row["created_at"],

@@ -19,6 +19,7 @@ from millpond_scheduler.domain.states import is_final
 from millpond_scheduler.store import jobs, tasks, verdicts, views
 from millpond_scheduler.store.changes import ChangeKind, note_changes
 from millpond_scheduler.store.jobs import NewJob
+from millpond_scheduler.usecases.dependencies import describe, list_dependencies
 from millpond_scheduler.usecases.lives import Lives, lock_lives, write_lives
 
 SHOWN_TASKS = 500
@@ -83,7 +84,9 @@ def _view(new: NewJob, created: datetime) -> JobView:
         state_since=created,
         reason=None,
         message=None,
-        groups=[GroupView(name=g.name, count=g.count, by_state={"pending": g.count}) for g in spec.groups],
+        groups=[
+            GroupView(name=g.name, count=g.count, by_state={jobs.first_state(g).value: g.count}) for g in spec.groups
+        ],
         labels=spec.labels,
         created_at=created,
         started_at=None,
@@ -148,6 +151,16 @@ async def explain_job(unit: UnitOfWork, job: JobId) -> Explanation:
     virtual_pool = await views.find_virtual_pool(unit, VirtualPoolId.of(row["virtual_pool_id"]))
     policy = QueuePolicy.PRIORITY if virtual_pool is None else views.policy_of(virtual_pool)
     position = await verdicts.find_position(unit, job, VirtualPoolId.of(row["virtual_pool_id"]), policy)
+    dependencies = await list_dependencies(unit, job)
+    if position is None and dependencies:
+        return Explanation(
+            job_id=job,
+            state=state,
+            as_of=now,
+            dominant=jobs.DEPENDENCIES,
+            message=describe(dependencies),
+            dependencies=dependencies,
+        )
     if position is None:
         # Nothing of it waits: it runs, it was just given a node, or it has ended.
         message = row["message"] or f"no task of the job waits; the job is {state.value}"
@@ -161,10 +174,13 @@ async def explain_job(unit: UnitOfWork, job: JobId) -> Explanation:
             dominant=UNDECIDED,
             message="the scheduler has not looked at this job yet",
             position=position,
+            dependencies=dependencies,
         )
     decided = await verdicts.find_decided_at(unit)
     as_of = max(verdict["as_of"], decided or verdict["as_of"])
-    return Explanation(job_id=job, state=state, as_of=as_of, position=position, **verdict["body"])
+    return Explanation(
+        job_id=job, state=state, as_of=as_of, position=position, dependencies=dependencies, **verdict["body"]
+    )
 
 
 async def cancel_job(unit: UnitOfWork, caller: Principal, job: JobId) -> tuple[JobView, set[NodeId]]:
@@ -193,7 +209,7 @@ async def cancel_job(unit: UnitOfWork, caller: Principal, job: JobId) -> tuple[J
         await unit.execute("UPDATE job SET cancel_requested = true WHERE id = $1", job)
         ended = await unit.fetch(
             "UPDATE task SET state = 'cancelled', state_since = $2, reason = 'cancelled' WHERE job_id = $1"
-            " AND state = 'pending' RETURNING id",
+            " AND state IN ('pending', 'blocked') RETURNING id",
             job,
             now,
         )

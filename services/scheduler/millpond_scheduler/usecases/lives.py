@@ -33,6 +33,7 @@ from millpond_scheduler.store import allocations, jobs
 from millpond_scheduler.store.allocations import AllocationRecord, GangEnd, allocation_record
 from millpond_scheduler.store.changes import ChangeKind, note_changes
 from millpond_scheduler.store.guards import NodeDelta, UsageDeltas, change_usage, demand_of, give_to_nodes
+from millpond_scheduler.usecases.dependencies import advance_jobs
 
 FINAL_STATE = {
     EndReason.COMPLETED: TaskState.SUCCEEDED,
@@ -50,6 +51,7 @@ FINAL_STATE = {
     EndReason.NODE_LOST: TaskState.LOST,
     EndReason.NODE_RESTARTED: TaskState.LOST,
     EndReason.GANG_STOPPED: TaskState.FAILED,
+    EndReason.DEPENDENCY_FAILED: TaskState.FAILED,
 }
 _STOPPABLE = frozenset({TaskState.BOUND, TaskState.STARTING, TaskState.RUNNING})
 _ONLY_AFTER_STOP = frozenset({TaskState.CANCELLED, TaskState.PREEMPTED})
@@ -333,7 +335,7 @@ async def settle_jobs(unit: UnitOfWork, locks: dict[JobId, JobLock], now: dateti
     """Derives the state of locked jobs from their tasks, as they stand now, and writes and tells what changed."""
     if not locks:
         return
-    groups = await jobs.count_tasks(unit, list(locks))
+    groups = await advance_jobs(unit, await jobs.count_tasks(unit, list(locks)), now)
     for job, lock in locks.items():
         states = [TaskState(state) for group in groups[job] for state in group.by_state]
         before = JobState(lock.row["state"])
@@ -366,7 +368,7 @@ async def _job_end(unit: UnitOfWork, job: JobId, lock: JobLock, state: JobState)
         return None, None
     row = await unit.fetchrow(
         "SELECT id, group_name, index, attempt, reason, message FROM task WHERE job_id = $1 AND state <> 'succeeded'"
-        " ORDER BY coalesce(reason = 'gang_stopped', false), group_name, index LIMIT 1",
+        " ORDER BY coalesce(reason IN ('gang_stopped', 'dependency_failed'), false), group_name, index LIMIT 1",
         job,
     )
     if row is None or row["reason"] is None:

@@ -16,6 +16,7 @@ from millpond_contracts.bodies.plans import (
     RankView,
 )
 from millpond_contracts.bodies.verdicts import Verdict
+from millpond_contracts.dependencies import find_stages
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, PoolId, ProjectId, TaskId, TenantId
 from millpond_contracts.prices import (
@@ -103,6 +104,7 @@ def _list_tasks(asked: Asked, now_us: int) -> list[AskedTask]:
     """The tasks as a submit would queue them."""
     job, spec = JobId.new(), asked.spec
     gang = Gang(job, tuple((group.name, group.count) for group in spec.groups if group.gang))
+    stages = find_stages({group.name: group.after for group in spec.groups})
     return [
         AskedTask(
             group.name,
@@ -119,6 +121,7 @@ def _list_tasks(asked: Asked, now_us: int) -> list[AskedTask]:
                 lasts_us=longest_us(spec.time_limit_seconds, group.stop_grace_seconds),
                 group=group.name,
             ),
+            stages[group.name],
         )
         for group, request in ((each, request_class(asked.tenant, asked.pool, _stored(each))) for each in spec.groups)
         for _ in range(group.count)
@@ -138,22 +141,22 @@ def _offer(mirror: Mirror, asked: Asked, found: offers.Offer) -> Offer:
     quoted = quote(
         mirror.published, asked.tenant, amounts_of(found), microseconds_of(as_of), asked.spec.time_limit_seconds
     )
-    starts = sum(part.tasks for part in found.parts)
+    after = {group.name: list(group.after) for group in asked.spec.groups}
     return Offer(
         pool_id=asked.pool,
         pool=shard.pools[asked.pool].name if asked.pool in shard.pools else "",
         flavors=list(found.flavors),
-        tasks=starts + found.waiting,
-        starts_now=starts,
+        tasks=found.starts_now + found.later + found.waiting,
+        starts_now=found.starts_now,
         nodes=len(nodes),
         distance_permille=found.distance_permille,
-        parts=[_part(mirror, part, shows_nodes=asked.shows_nodes) for part in found.parts],
+        parts=[_part(mirror, part, after[part.group], shows_nodes=asked.shows_nodes) for part in found.parts],
         quote=None if quoted is None else _quote(mirror, asked, quoted, as_of),
         expires_at=_expires_at(as_of, quoted),
     )
 
 
-def _part(mirror: Mirror, part: offers.OfferPart, *, shows_nodes: bool) -> OfferPart:
+def _part(mirror: Mirror, part: offers.OfferPart, after: list[str], *, shows_nodes: bool) -> OfferPart:
     records = [mirror.shard.snapshot.get_node(node) for node in part.nodes] if shows_nodes else []
     return OfferPart(
         group=part.group,
@@ -166,11 +169,12 @@ def _part(mirror: Mirror, part: offers.OfferPart, *, shows_nodes: bool) -> Offer
         device_milli=part.device_milli,
         distance=None if part.distance is None else distance_view(part.distance),
         ranks=[RankView(name=name, value=value) for name, value in part.ranks],
+        after=after,
     )
 
 
 def amounts_of(offer: offers.Offer) -> dict[Sku, int]:
-    """What all tasks that start hold together, by SKU, in smallest units."""
+    """What all tasks that start, now or later, hold together, by SKU, in smallest units."""
     amounts: Counter[Sku] = Counter()
     for part in offer.parts:
         amounts[Sku(Resource.CPU)] += part.tasks * part.cpu_milli

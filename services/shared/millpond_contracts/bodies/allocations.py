@@ -46,6 +46,7 @@ class EndReason(StrEnum):
     PREEMPTED = "preempted"
     RECLAIMED = "reclaimed"
     GANG_STOPPED = "gang_stopped"
+    DEPENDENCY_FAILED = "dependency_failed"
     RETRIES_EXHAUSTED = "retries_exhausted"
 
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, StrictInt, StringConstraints, model_
 
 from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
+from millpond_contracts.dependencies import find_stages
 from millpond_contracts.ecosystem import EcosystemRequirement
 from millpond_contracts.ids import (
     JobId,
@@ -174,11 +175,14 @@ class GroupSpec(Incoming):
     All groups of a job with `gang` are one gang: each of them has all its tasks, or none of them starts.
     Of a gang no part is left running: when a task of it is stopped or ends without success, the others are stopped
     too, and all of them wait again together where the retry policy says so.
+    With `after` the tasks wait until every task of those groups (of their whole gang) has succeeded, and are ended
+    where one of them did not; groups that wait for none of one another start in parallel.
     """
 
     name: Name = "main"
     count: Annotated[Count, Field(le=10_000)] = 1
     gang: bool = False
+    after: Annotated[tuple[Name, ...], Field(max_length=16)] = ()
     resources: Resources
     requires: Requirements = Field(default_factory=Requirements)
     prefers: Preferences = Field(default_factory=Preferences)
@@ -200,6 +204,14 @@ class RetrySpec(Incoming):
     on: Annotated[tuple[RetryReason, ...], Field(max_length=3)] = (RetryReason.NODE_LOST, RetryReason.PREEMPTED)
 
 
+def _check_graph(groups: tuple[GroupSpec, ...]) -> tuple[GroupSpec, ...]:
+    if any(group.after for group in groups):
+        find_stages({group.name: group.after for group in groups})
+    if len({frozenset(group.after) for group in groups if group.gang}) > 1:
+        raise ValueError("after: the groups of a gang start together, so each of them waits for the same groups")
+    return groups
+
+
 class JobSpec(Incoming):
     """A job as it is submitted. `time_limit_seconds` bounds each task from the moment it is active."""
 
@@ -207,7 +219,7 @@ class JobSpec(Incoming):
     virtual_pool: VirtualPoolId
     kind: JobKind = JobKind.BATCH
     priority: StrictInt = Field(50, ge=0, le=1000, description="higher goes first")
-    groups: Annotated[tuple[GroupSpec, ...], Field(min_length=1, max_length=64)]
+    groups: Annotated[tuple[GroupSpec, ...], Field(min_length=1, max_length=64), AfterValidator(_check_graph)]
     time_limit_seconds: StrictInt | None = Field(None, ge=1, le=31_536_000)
     retry: RetrySpec = Field(default_factory=RetrySpec)
     labels: Labels = Field(default_factory=dict)
@@ -252,8 +264,9 @@ class JobState(StrEnum):
 
 
 class TaskState(StrEnum):
-    """States of one attempt of a task; a retry is a new attempt."""
+    """States of one attempt of a task; a retry is a new attempt. `blocked` = other groups come first."""
 
+    BLOCKED = "blocked"
     PENDING = "pending"
     BOUND = "bound"
     STARTING = "starting"
@@ -291,8 +304,8 @@ class GroupView(Outgoing):
 class JobView(Outgoing):
     """A job as it is. The command and the environment are shown only to the job's tenant, by this route alone.
 
-    `reason` = why it ended. `pending_reason` = what its waiting tasks wait for, the `dominant` reason of `explain`;
-    null when none waits, when nobody has looked yet, and in events.
+    `reason` = why it ended. `pending_reason` = what its waiting tasks wait for, the `dominant` reason of `explain`
+    (`dependencies` = other groups of the job); null when none waits, when nobody has looked yet, and in events.
     """
 
     job_id: JobId

@@ -20,6 +20,7 @@ class OfferPart(Outgoing):
     """Tasks of one group on devices of one flavor. Amounts are per task; `nodes` counts different nodes.
 
     `node_names` are shown to operators alone. `ranks` says why the first of the nodes was the best one.
+    A part that waits for the groups `after` it names does not start now: it is looked at as if they had ended.
     """
 
     group: str
@@ -32,6 +33,7 @@ class OfferPart(Outgoing):
     device_milli: int
     distance: DistanceView | None
     ranks: list[RankView] = Field(default_factory=list)
+    after: list[str] = Field(default_factory=list)
 
 
 class OfferPrice(Outgoing):
@@ -49,7 +51,9 @@ class OfferPrice(Outgoing):
 
 
 class OfferQuote(Outgoing):
-    """What all tasks that start cost together, exact, at the tenant's prices.
+    """What all tasks cost that start now or, by the order of their groups, later: exact, at the tenant's prices.
+
+    `per_hour` is as if all of them ran at the same time.
 
     `total` = everything at the job's time limit, when each task uses all of it, later prices that are published already
     included; null without a time limit. Each task costs at least `minimum_seconds`. `price_version_id` is what an
@@ -66,7 +70,8 @@ class OfferQuote(Outgoing):
 class Offer(Outgoing):
     """One way in which the job would start now. Nothing is held for it: another job may be faster.
 
-    Of `tasks` tasks `starts_now` would start; figures are of these. `distance_permille` is that of the furthest part.
+    Of `tasks` tasks `starts_now` would start; figures are of these, and of those that come after them.
+    `distance_permille` is that of the furthest part.
     `quote` is null where no price is known. Prices are as shown until `expires_at`, then ask again.
     """
 

@@ -78,14 +78,27 @@ class PlacedView(Outgoing):
     distance: DistanceView
 
 
+class DependencyView(Outgoing):
+    """A group that waits for another one of its job, of whose `tasks` so many have succeeded."""
+
+    group: str
+    waits_for: str
+    tasks: int
+    succeeded: int
+
+
 class Explanation(Verdict):
-    """Why a job waits, and how near the devices that it holds are to its needs (of its first 1000 tasks)."""
+    """Why a job waits, and how near the devices that it holds are to its needs (of its first 1000 tasks).
+
+    `dominant` is `dependencies` where all that waits of the job waits for other groups of it, listed in `dependencies`.
+    """
 
     job_id: JobId
     state: JobState
     as_of: Instant
     position: int | None = Field(None, description="1 = next in the queue of the virtual pool")
     placed: list[PlacedView] = Field(default_factory=list)
+    dependencies: list[DependencyView] = Field(default_factory=list)
 
 
 class UsageLine(Outgoing):
