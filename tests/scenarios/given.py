@@ -12,16 +12,21 @@ Saved = dict[str, Any]
 
 
 async def give_node(services: Services, saved: Saved, wanted: dict[str, Any]) -> None:
-    """A pool with a node that takes work: `pool`, `node`, and the credentials `agent`. `devices` = number of GPUs."""
+    """A pool with a node that takes work: `pool`, `node`, and the credentials `agent`. `devices` = number of GPUs.
+
+    With `number: 2` another node of that pool: `node2`, `agent2`.
+    """
     operator = services.as_key()
-    name = saved["scenario"]
+    name, number = saved["scenario"], wanted.get("number", 1)
     pool = {"name": name, "unreachable_after_seconds": 3600, "lease_seconds": 3600, **wanted.get("pool", {})}
-    saved["pool"] = (await operator("POST", "/v1/pools", pool, expect=201)).json()["pool_id"]
+    if number == 1:
+        saved["pool"] = (await operator("POST", "/v1/pools", pool, expect=201)).json()["pool_id"]
     token = (await operator("POST", "/v1/join-tokens", {"pool_id": saved["pool"]}, expect=201)).json()["token"]
     agent = Agent(services.http)
-    devices = [gpu(index, identity=f"nvidia/GPU-{name}-{index}") for index in range(wanted.get("devices", 2))]
-    await agent.become_ready(token, inventory(devices), name=f"{name}-1")
-    saved |= {"node": agent.node_id, "agent": agent.token}
+    which = "" if number == 1 else f"{number}"
+    devices = [gpu(index, identity=f"nvidia/GPU-{name}{which}-{index}") for index in range(wanted.get("devices", 2))]
+    await agent.become_ready(token, inventory(devices), name=f"{name}-{number}")
+    saved |= {f"node{which}": agent.node_id, f"agent{which}": agent.token}
 
 
 async def give_tenant(services: Services, saved: Saved, wanted: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from millpond.cli.amounts import (
     show_time,
 )
 from millpond.cli.completing import complete_jobs, complete_projects, complete_tenants, complete_virtual_pools
+from millpond.cli.move_plans import explain_moves
 from millpond.cli.rendering import (
     Column,
     field_grid,
@@ -42,7 +43,6 @@ from millpond.cli.rendering import (
 from millpond.cli.session import JOBS, LabelFilter, Output, OutputOption, SinceOption, UntilOption, connect, out
 from millpond.client.jobs import FINAL
 from millpond_contracts.bodies.jobs import JobDetail, JobState, JobView, Resources, TaskView
-from millpond_contracts.bodies.moves import MovePlanView
 from millpond_contracts.bodies.verdicts import AdmissionView, Explanation, PlacedView, QueueEntry, Verdict
 
 _RECENT = 20
@@ -252,7 +252,7 @@ def explain(
 ) -> None:
     """Say why a job waits, and what would help."""
     if moves:
-        _explain_moves(connect(context).jobs.plan_moves(job), output)
+        explain_moves(connect(context), job, output)
         return
     explanation = connect(context).jobs.explain(job)
     if output is Output.JSON:
@@ -261,36 +261,6 @@ def explain(
         typer.echo(explanation.dominant)
     else:
         out().print(explanation_text(explanation))
-
-
-def _explain_moves(plan: MovePlanView, output: Output) -> None:
-    if output is Output.JSON:
-        show_json(plan.model_dump(mode="json"))
-    elif output is Output.ID:
-        for move in plan.moves:
-            typer.echo(str(move.allocation_id))
-    else:
-        out().print(moves_text(plan))
-
-
-def moves_text(plan: MovePlanView) -> RenderableType:
-    """A plan of moves for a person."""
-    fields: list[tuple[str, RenderableType]] = [
-        ("outcome", f"{words(plan.outcome)}: {plan.message}"),
-        ("fragmented", f"{show_share(plan.fragmentation_permille)} of what is free cannot be used by it"),
-    ]
-    if plan.largest_free_block is not None:
-        fields.append(("largest free block", f"{plan.largest_free_block} whole devices on one node"))
-    if plan.nodes:
-        fields.append(("would start on", ", ".join(plan.nodes)))
-    if not plan.moves:
-        return field_grid(fields)
-    heads = [("job", False), ("task", False), ("from", False), ("to", False), ("work lost", True)]
-    rows = [
-        [move.job, f"{move.group}/{move.index}", move.from_node, move.to_node, f"{move.lost_seconds} s"]
-        for move in plan.moves
-    ]
-    return Group(field_grid(fields), Text("\nmoves", style="bold"), make_table(heads, rows))
 
 
 def explanation_text(explanation: Explanation) -> RenderableType:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from millpond.cli import lending
+from millpond.cli import lending, moving
 from millpond.cli.amounts import parse_pairs, show_amount, show_milli, show_time
 from millpond.cli.completing import complete_pools, complete_tenants
 from millpond.cli.rendering import Column, field_grid, make_table, show_done, show_json, show_list
@@ -202,6 +202,7 @@ def flavors(
 def register(app: typer.Typer) -> None:
     """Adds these commands to the command line."""
     lending.register(pool)
+    moving.register_pool(pool)
     app.command("pools", rich_help_panel=MACHINES)(pools)
     app.add_typer(pool, rich_help_panel=MACHINES)
     app.command("capacity", rich_help_panel=MACHINES)(capacity)

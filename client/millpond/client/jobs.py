@@ -19,7 +19,7 @@ from millpond_contracts.bodies.jobs import (
     TaskState,
     TaskView,
 )
-from millpond_contracts.bodies.moves import MovePlanView
+from millpond_contracts.bodies.moves import MoveOrderSpec, MoveOrderView, MovePlanView
 from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId, ProjectId, TaskId, TenantId, VirtualPoolId
@@ -100,9 +100,18 @@ class Jobs(Noun):
         """Why a job waits, how many nodes are unfit for which reason, and what would help."""
         return self._send(get(f"/v1/jobs/{self.id_of(job)}/explain", Explanation))
 
-    def plan_moves(self, job: JobRef, *, max_moves: int = 8) -> MovePlanView:
+    def plan_moves(self, job: JobRef, *, max_moves: int = 8, cool_down_seconds: int = 600) -> MovePlanView:
         """For operators: which running tasks would have to move so that a waiting job starts; nothing is changed."""
-        return self._send(get(f"/v1/jobs/{self.id_of(job)}/moves", MovePlanView, max_moves=max_moves))
+        asked = {"max_moves": max_moves, "cool_down_seconds": cool_down_seconds}
+        return self._send(get(f"/v1/jobs/{self.id_of(job)}/moves", MovePlanView, **asked))
+
+    def order_moves(self, job: JobRef, spec: MoveOrderSpec) -> MoveOrderView:
+        """For operators: carries out the moves of a plan that was seen, as long as they are still the same."""
+        return self._send(create(f"/v1/jobs/{self.id_of(job)}/moves", spec, MoveOrderView))
+
+    def list_move_orders(self, job: JobRef) -> Iterator[MoveOrderView]:
+        """For operators: what was ordered to move for a job, newest first, and what has become of each move."""
+        return self._pages(get_page(f"/v1/jobs/{self.id_of(job)}/move-orders", MoveOrderView))
 
     def wait(
         self,

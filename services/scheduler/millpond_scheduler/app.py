@@ -12,7 +12,7 @@ from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.gathering import Gatherer
 from millpond_scheduler.providers.bells import NodeBell, Waiters
 from millpond_scheduler.providers.log_folder import LogFolder
-from millpond_scheduler.routes import allocations, jobs, logs, plans, queues, tasks, usage, work
+from millpond_scheduler.routes import allocations, jobs, logs, moves, plans, queues, tasks, usage, work
 from millpond_scheduler.settings import Settings
 from millpond_scheduler.usecases.mirror import Mirror
 from millpond_scheduler.usecases.quiet_polls import take_quiet_polls
@@ -55,7 +55,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
     return build_app(
         ServiceApp(
             settings=chosen,
-            routers=[module.router for module in (work, jobs, tasks, logs, plans, allocations, queues, usage)],
+            routers=[module.router for module in (work, jobs, moves, tasks, logs, plans, allocations, queues, usage)],
             standstill="nothing new is placed and nothing is stopped when due; tasks run on",
             snapshots=SNAPSHOTS,
             on_start=start,

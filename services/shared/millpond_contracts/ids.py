@@ -224,6 +224,11 @@ class ScalingDecisionId(TypedId):
     prefix = "decision"
 
 
+class MoveOrderId(TypedId):
+    __slots__ = ()
+    prefix = "mvorder"
+
+
 class NodeOrderId(TypedId):
     __slots__ = ()
     prefix = "norder"

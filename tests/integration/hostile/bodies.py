@@ -183,6 +183,7 @@ def _bodies_of_scheduler_and_billing(world: World) -> dict[str, dict[str, Any]]:
     return {
         "POST /v1/jobs": job_of(world) if "virtual_pool_id" in ids else {},
         "POST /v1/jobs/batch": {"jobs": [job_of(world)]} if "virtual_pool_id" in ids else {},
+        "POST /v1/jobs/{job_id}/moves": {"plan": "0123456789abcdef", "max_moves": 4, "cool_down_seconds": 60},
         "POST /v1/plans": job_of(world) if "virtual_pool_id" in ids else {},
         "POST /v1/work/poll": {
             "boot_id": "boot-1",

@@ -91,6 +91,8 @@ PUBLIC: dict[str, frozenset[Role]] = {
     "POST /v1/jobs/{job_id}/cancel": MEMBER,
     "GET /v1/jobs/{job_id}/explain": READER,
     "GET /v1/jobs/{job_id}/moves": OPERATOR,
+    "POST /v1/jobs/{job_id}/moves": OPERATOR,
+    "GET /v1/jobs/{job_id}/move-orders": OPERATOR,
     "GET /v1/jobs/{job_id}/logs": READER,
     "GET /v1/jobs/{job_id}/tasks": READER,
     "POST /v1/plans": READER,

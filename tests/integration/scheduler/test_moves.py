@@ -1,15 +1,27 @@
-"""Plans of moves through the real rows: whom they serve, who may be moved, and that nothing is changed."""
+"""Plans of moves through the real rows: whom they serve, who may be moved, that nothing changes; carrying one out."""
 
 import pytest
 
-from millpond_contracts.bodies.jobs import DeviceRequest, RetryReason, RetrySpec
-from millpond_contracts.bodies.moves import MovePlanView
-from millpond_contracts.ids import JobId
+from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.jobs import DeviceRequest, JobView, RetryReason, RetrySpec
+from millpond_contracts.bodies.moves import MoveOrderSpec, MoveOrderView, MovePlanView, MovePolicy
+from millpond_contracts.bodies.nodes import CordonReason
+from millpond_contracts.bodies.tenants import VirtualPoolView
+from millpond_contracts.bodies.work import Assignment
+from millpond_contracts.ids import JobId, NodeId
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.problem import ProblemError
+from millpond_scheduler.domain.defragmentation import MoveRules
+from millpond_scheduler.loops.leader import Leader
+from millpond_scheduler.store import moves
+from millpond_scheduler.store.guards import GuardFailed
+from millpond_scheduler.usecases.loading import refresh_shard
 from millpond_scheduler.usecases.mirror import Mirror, refresh_mirror
-from millpond_scheduler.usecases.moves import find_moves, read_question
-from tests.integration.scheduler.world import ONE_DEVICE, World
+from millpond_scheduler.usecases.moves import find_moves, plan_on, read_question
+from millpond_scheduler.usecases.moving import commit_moves, order_moves, reclaim_of
+from millpond_scheduler.usecases.nodes import take_pool
+from millpond_scheduler.usecases.records import microseconds_of
+from tests.integration.scheduler.world import ONE_DEVICE, World, member
 
 pytestmark = pytest.mark.integration
 
@@ -25,25 +37,43 @@ async def ask(world: World, job: JobId, max_moves: int = 8) -> MovePlanView:
     async with world.database.begin(SYSTEM) as unit:
         await refresh_mirror(unit, mirror)
     async with world.database.begin(SYSTEM) as unit:
-        return find_moves(mirror, await read_question(unit, job, max_moves))
+        return find_moves(mirror, await read_question(unit, job, MoveRules(max_moves=max_moves)))
 
 
-async def test_moves_when_free_devices_are_scattered_then_says_which_job_moves_where_and_what_it_costs_f1(
-    world: World,
-) -> None:
-    """Three nodes of four devices with 3, 2 and 3 in use, and a job that needs four on one."""
+async def scatter(world: World) -> tuple[Leader, VirtualPoolView, JobView, dict[NodeId, list[Assignment]]]:
+    """Three nodes of four devices, 3, 2 and 3 in use by `many`; a job that needs four on one; and what runs where."""
     nodes = [(await world.add_node(devices=4)).node_id for _ in range(3)]
     share = await world.add_virtual_pool()
     await world.submit(share, count=12, devices=ONE_DEVICE, retry=AGAIN, name="many")
-    leader = world.leader()
+    leader = world.leader(moves_seconds=0.0)
     await leader.step()
+    running: dict[NodeId, list[Assignment]] = {}
     for node, stays in zip(nodes, (3, 2, 3), strict=True):
         tasks = (await world.poll(node)).assignments
         for place, task in enumerate(tasks):
             await world.run_task(node, task)
             if place >= stays:
                 await world.end_task(node, task)
-    head = await world.submit(share, devices=DeviceRequest(count=4))
+        running[node] = tasks[:stays]
+    head = await world.submit(share, devices=DeviceRequest(count=4), name="head")
+    return leader, share, head, running
+
+
+async def order(world: World, told: MovePlanView, plan: str | None = None) -> MoveOrderView:
+    async with world.database.begin(SYSTEM) as unit:
+        return await order_moves(unit, member(None), told, MoveOrderSpec(plan=plan or told.plan or ""))
+
+
+async def orders(world: World, job: JobId) -> list[MoveOrderView]:
+    async with world.database.begin(SYSTEM) as unit:
+        return await moves.list_orders(unit, job, None, 10)
+
+
+async def test_moves_when_free_devices_are_scattered_then_says_which_job_moves_where_and_what_it_costs_f1(
+    world: World,
+) -> None:
+    """Three nodes of four devices with 3, 2 and 3 in use, and a job that needs four on one."""
+    _, _, head, _ = await scatter(world)
     told = await ask(world, head.job_id)
     assert (told.outcome, told.moves) == ("no_way", [])  # all of them started a moment ago
     await world.value(AGED)
@@ -82,3 +112,176 @@ async def test_moves_when_running_jobs_allow_no_restart_or_nothing_waits_then_th
         AGAIN.model_dump(mode="json"),
     )
     assert (await ask(world, head.job_id)).outcome == "moves", "had they allowed it"
+
+
+async def test_order_when_carried_out_then_targets_are_kept_tasks_move_there_and_the_job_starts_on_what_they_left(
+    world: World,
+) -> None:
+    leader, _, head, running = await scatter(world)
+    await world.value(AGED)
+    told = await ask(world, head.job_id)
+    made = await order(world, told)
+    assert (made.state, made.ordered_by) == ("requested", "tester")
+    await leader.step()
+    # Its devices stay held and charged until the agent confirms; its place is kept from everybody else.
+    assert await world.value("SELECT count(*) FROM allocation WHERE stop_reason = 'moved'") == 2
+    assert await world.value("SELECT used FROM usage WHERE resource = 'device'") == 8000
+    targets = {move.to_node_id for move in told.moves}
+    assert (await ask(world, head.job_id)).outcome == "no_way"
+    (emptied,) = [node for node in world.nodes if node not in targets]
+    stops = (await world.poll(emptied)).stops
+    assert {stop.reason for stop in stops} == {EndReason.PREEMPTED}  # as agents of the version before know it
+    await world.end_task(emptied, running[emptied][0], exit_code=-15, reason=EndReason.PREEMPTED)
+    await leader.step()
+    assert {task.attempt for node in targets for task in (await world.poll(node)).assignments if task.attempt > 1} == {
+        2
+    }
+    assert await world.job_state(head.job_id) == "pending"
+    await world.end_task(emptied, running[emptied][1], exit_code=-15, reason=EndReason.PREEMPTED)
+    await leader.step()
+    ((job, _),) = [(task.job_id, task) for task in (await world.poll(emptied)).assignments]
+    assert job == head.job_id
+    moved = [task for node in targets for task in (await world.poll(node)).assignments]
+    assert [task.attempt for task in moved] == [2, 2]
+    assert await world.value("SELECT count(*) FROM allocation WHERE reason = 'moved' AND waived_from IS NOT NULL") == 2
+    await leader.step()
+    (after,) = await orders(world, head.job_id)
+    assert (after.state, [move.result for move in after.moves]) == ("done", ["moved", "moved"])
+    told_of = await world.events("move_ordered"), await world.events("move_ended")
+    assert {each["served_job_id"] for events in told_of for each in events} == {str(head.job_id)}
+    assert [len(events) for events in told_of] == [2, 2]
+    await world.assert_counters_are_true()
+
+
+async def test_order_when_the_plan_is_another_one_or_ordered_twice_then_refused_and_nothing_is_stopped(
+    world: World,
+) -> None:
+    leader, _, head, _ = await scatter(world)
+    await world.value(AGED)
+    told = await ask(world, head.job_id)
+    with pytest.raises(ProblemError, match="Look again"):
+        await order(world, told, "0" * 16)
+    await order(world, told)
+    with pytest.raises(ProblemError, match="not over yet"):
+        await order(world, told)
+    # The leader decides once more, and finds other moves than those that were seen.
+    await world.value("UPDATE move_order SET plan = repeat('0', 16) RETURNING 1")
+    await leader.step()
+    (after,) = await orders(world, head.job_id)
+    assert (after.state, after.moves) == ("refused", [])
+    assert after.message is not None
+    assert "other tasks would move" in after.message
+    assert len(await world.events("move_refused")) == 1
+    assert await world.value("SELECT count(*) FROM allocation WHERE stop_requested_at IS NOT NULL") == 0
+
+
+async def test_order_when_the_leader_is_replaced_in_between_then_the_next_one_keeps_the_places_and_finishes(
+    world: World,
+) -> None:
+    leader, share, head, running = await scatter(world)
+    await world.value(AGED)
+    told = await ask(world, head.job_id)
+    await order(world, told)
+    await leader.step()
+    leader.forget()
+    (emptied,) = [node for node in running if node not in {move.to_node_id for move in told.moves}]
+    for task in running[emptied]:
+        await world.end_task(emptied, task, exit_code=-15, reason=EndReason.PREEMPTED)
+    other = await world.submit(share, devices=ONE_DEVICE, count=4, priority=99)
+    await leader.step()
+    await leader.step()
+    assert await world.value("SELECT count(*) FROM allocation WHERE job_id = $1", head.job_id) == 1
+    assert await world.value("SELECT count(*) FROM allocation WHERE job_id = $1", other.job_id) == 0
+    (after,) = await orders(world, head.job_id)
+    assert (after.state, [move.result for move in after.moves]) == ("done", ["moved", "moved"])
+
+
+async def test_policy_when_a_pool_has_one_then_the_leader_moves_by_itself_within_budget_and_cool_down(
+    world: World,
+) -> None:
+    leader, share, head, running = await scatter(world)
+    await world.value(AGED)
+    await leader.step()
+    assert await orders(world, head.job_id) == []  # off by default
+    await tell_policy(world, 2, MovePolicy(wait_seconds=0, moves_per_hour=2))
+    for _ in range(2):
+        await leader.step()
+    (made,) = await orders(world, head.job_id)
+    assert (made.ordered_by, made.state, len(made.moves)) == ("policy", "moving", 2)
+    (emptied,) = {move.from_node_id for move in made.moves}
+    for task in running[emptied]:
+        await world.end_task(emptied, task, exit_code=-15, reason=EndReason.PREEMPTED)
+    await leader.step()
+    (task,) = (await world.poll(emptied)).assignments
+    assert task.job_id == head.job_id
+    # Two places become free, each on another node, and a job that needs both waits: first the budget, then the
+    # cool-down of the job that was moved stands in the way.
+    for node in {move.to_node_id for move in made.moves}:
+        await world.end_task(node, running[node][0])
+    await world.submit(share, devices=DeviceRequest(count=2))
+    await world.value(AGED)
+    for generation, most, cool_down in ((3, 2, 0), (4, 9, 3600)):
+        await tell_policy(
+            world, generation, MovePolicy(wait_seconds=0, moves_per_hour=most, cool_down_seconds=cool_down)
+        )
+        for _ in range(2):
+            await leader.step()
+        assert await world.value("SELECT count(*) FROM move") == 2
+
+
+async def tell_policy(world: World, generation: int, policy: MovePolicy) -> None:
+    world.pool = world.pool.model_copy(update={"moves": policy, "generation": generation})
+    async with world.database.begin(SYSTEM) as unit:
+        await take_pool(unit, world.pool)
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "refused"),
+    [
+        ("UPDATE node_guard SET open = false RETURNING 1", "take no work"),
+        ("UPDATE allocation SET claimed_by = job_id WHERE state = 'active' RETURNING 1", "cannot be claimed"),
+        ("UPDATE task SET state = 'cancelled' WHERE state = 'pending' RETURNING 1", "no longer wait"),
+        ("UPDATE move_order SET state = 'refused', settled_at = now() RETURNING 1", "settled"),
+    ],
+)
+async def test_moves_when_something_has_changed_since_they_were_decided_then_none_is_stopped_and_nothing_is_kept(
+    world: World, meanwhile: str, refused: str
+) -> None:
+    leader, _, head, _ = await scatter(world)
+    await world.value(AGED)
+    made = await order(world, await ask(world, head.job_id))
+    assert leader.shard is not None
+    assert leader.lease is not None
+    async with world.database.begin(SYSTEM) as unit:
+        await refresh_shard(unit, leader.lease, leader.shard)
+        asked = await read_question(unit, head.job_id, MoveRules())
+    now = await world.database.now()
+    found = plan_on(leader.shard, asked, microseconds_of(now))
+    await world.value(meanwhile)
+    reclaim = reclaim_of([task.id for task in asked.unit], found)
+    with pytest.raises(GuardFailed, match=refused):
+        async with world.database.begin(SYSTEM) as unit:
+            await commit_moves(unit, leader.lease, leader.shard, reclaim, found, made, now)
+    assert await world.value("SELECT count(*) FROM move") == 0
+    assert await world.value("SELECT count(*) FROM allocation WHERE stop_requested_at IS NOT NULL") == 0
+
+
+async def test_move_when_its_place_is_gone_then_the_task_starts_elsewhere_and_the_order_says_so(world: World) -> None:
+    leader, _, head, running = await scatter(world)
+    spare = (await world.add_node(devices=1, cpu=100)).node_id  # too few cores until later
+    await world.value(AGED)
+    told = await ask(world, head.job_id)
+    await order(world, told)
+    await leader.step()
+    first, second = told.moves
+    await world.change_node(spare, cpu_milli=8000)
+    await world.change_node(first.to_node_id, schedulable=False, cordon_reasons=(CordonReason.OPERATOR,))
+    for task in running[first.from_node_id]:
+        await world.end_task(first.from_node_id, task, exit_code=-15, reason=EndReason.PREEMPTED)
+    for _ in range(2):
+        await leader.step()
+    (after,) = await orders(world, head.job_id)
+    results = {move.to_node_id: move.result for move in after.moves}
+    assert (after.state, results) == ("done", {first.to_node_id: "elsewhere", second.to_node_id: "moved"})
+    assert [task.attempt for task in (await world.poll(spare)).assignments] == [2]
+    assert await world.value("SELECT count(*) FROM allocation WHERE job_id = $1", head.job_id) == 1

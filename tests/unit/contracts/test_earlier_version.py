@@ -25,8 +25,8 @@ ACCEPTED = {
     r".*\.ecosystem\.(frameworks|\w+_libraries): maxProperties None became 256": "a bound that no machine comes near",
     r"(post|put) /v1/pools.* body\.reference_task_milli: .*": "with 0 a pool's capacity could not be told at all",
     r".*\.devices\[\]\.fields\[\]\.value: maxLength None became 4096": "a bound that no machine comes near",
-    r".*[.]reason: may now be \['dependency_failed'\]": "only of a task whose job says `after`, which HTTP processes "
-    "of this version alone accept, after the workers (decision 122)",
+    r".*[.](last_)?reason: may now be \['dependency_failed', 'moved'\]": "only of a task whose job says `after`, or "
+    "that is moved, which HTTP processes of this version alone accept, after the workers (decisions 122, 123)",
     r".*[.]state: may now be \['blocked'\]": "likewise",
     r".*virtual.pool.*policy: may now be \['fair_share', 'shortest_job_first'\]": "only where somebody chose it, "
     "through an HTTP process of this version, which starts after the workers (docs/upgrading.md)",

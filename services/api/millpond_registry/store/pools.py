@@ -107,6 +107,7 @@ def _values(spec: PoolSpec) -> tuple[object, ...]:
         spec.name,
         spec.priority,
         spec.tenant_id,
-        spec.model_dump(mode="json"),
+        # Without `moves` where there are none, so that the version before reads it too.
+        spec.model_dump(mode="json", exclude=None if spec.moves else {"moves"}),
         spec.unreachable_after_seconds,
     )

@@ -38,6 +38,7 @@ from millpond_scheduler.domain.preemption import Claimant, Evictions
 from millpond_scheduler.domain.queues import Queues
 from millpond_scheduler.domain.reclaim import Lent
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.returning import choose_row
 from millpond_scheduler.domain.running import Running, StopGroup
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.together import can_place_together, pick_together, spread_over_rows
@@ -222,7 +223,7 @@ def _decide_unit(batch: _Batch, unit: tuple[QueuedTask, ...]) -> Rejection | Non
         if rejection.reason in STOPPABLE_REASONS:
             claim, spared = _promise(batch, unit)
             if claim is not None:
-                return replace(rejection, reason=Reason.PREEMPTING if claim.preempts else Reason.RECLAIMING)
+                return replace(rejection, reason=claim.reason)
             rejection = replace(rejection, spared=spared)
         batch.blocked[key] = rejection
         if rejection.reason in CAPACITY_REASONS:
@@ -276,8 +277,9 @@ def _plan_stops(batch: _Batch, unit: tuple[QueuedTask, ...], claimant: Claimant)
     if not is_whole or not victims:
         return None
     batch.lent.take(victims)
-    preempts = any(group.virtual_pool == unit[0].virtual_pool for group in victims)
-    claim = Claim(frozenset(placement.holding.node for placement in placements), placements, preempts=preempts)
+    is_own = any(group.virtual_pool == unit[0].virtual_pool for group in victims)
+    nodes = frozenset(placement.holding.node for placement in placements)
+    claim = Claim(nodes, placements, reason=Reason.PREEMPTING if is_own else Reason.RECLAIMING)
     batch.claims[unit[0].id] = claim
     batch.holds.keep(unit[0].id, claim.nodes)
     stopped = tuple(task.id for group in victims for task in group.tasks)
@@ -332,7 +334,7 @@ def _place_together(batch: _Batch, run: tuple[QueuedTask, ...], kept_rows: Colle
     That is where a limit lies between one and all of them, or devices of several flavors could serve.
     """
     candidates, balance = batch.cache.get(run[0].request), batch.ledger.find_balance(run[0].virtual_pool)
-    if balance is None or not can_place_together(candidates) or any(task.failed_on is not None for task in run):
+    if balance is None or not can_place_together(candidates) or any(task.failed_on or task.moves_to for task in run):
         return 0
     request, size = candidates.request, len(run)
     amounts = [{CPU: size * request.cpu_milli, MEMORY: size * request.memory_mib}]
@@ -353,11 +355,8 @@ def _decide(batch: _Batch, task: QueuedTask, kept_rows: Collection[int]) -> Reje
     admission = admit(balance, batch.cache.get(task.request))
     if balance is not None and admission.reason is None:
         candidates = batch.cache.get(admission.request)
-        # 3. The best node that passes every filter; a retry goes back to where it failed only if there is no other.
-        failed_on = None if task.failed_on is None else batch.snapshot.find_row(task.failed_on)
-        row = None if failed_on is None else candidates.find_best([*kept_rows, failed_on])
-        if row is None:
-            row = candidates.find_best(kept_rows)
+        # 3. The best node that passes every filter.
+        row = choose_row(batch.snapshot, candidates, task, kept_rows)
         if row is not None:
             _take(batch, task, balance, candidates.request, row, candidates.pick_devices(row))
             return None

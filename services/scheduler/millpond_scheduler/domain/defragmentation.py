@@ -2,7 +2,7 @@
 
 A plan serves one waiting task or gang. Its place is taken first; then each task that stands there must find another
 one. Only tasks whose jobs allow a restart are moved, none alone out of a gang, none that started a moment ago, and not
-more than the budget. Everything is tried on the snapshot and undone. Carried out is none of it.
+more than the budget. Everything is tried on the snapshot and undone; `moving.py` is about what is carried out.
 """
 
 from collections.abc import Collection, Mapping, Sequence

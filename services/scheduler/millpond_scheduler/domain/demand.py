@@ -28,6 +28,7 @@ _BY_OTHERS = frozenset(
         Reason.GANG_STOPPING,
         Reason.RECLAIMING,
         Reason.PREEMPTING,
+        Reason.MOVING,
     }
 )
 

@@ -174,7 +174,7 @@ def _suggest(
     lines: tuple[AdmissionLine, ...],
     nearest: int | None,
 ) -> list[Unblock]:
-    if rejection.reason in (Reason.GANG_STOPPING, Reason.RECLAIMING, Reason.PREEMPTING):
+    if rejection.reason in (Reason.GANG_STOPPING, Reason.RECLAIMING, Reason.PREEMPTING, Reason.MOVING):
         return []
     limits = [_raise_limit(line) for line in lines if line.missing]
     limits += [_wait_for(why, tasks) for why, tasks in sorted(rejection.spared.items())]

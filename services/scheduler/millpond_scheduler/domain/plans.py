@@ -109,13 +109,13 @@ class Claim:
     """Room kept for a waiting task, or for a gang under its first task, until what stops for it has ended.
 
     `placements` = where its tasks were seen to fit; empty when only the nodes are known any more. `is_open` = some of
-    the victims still hold what they had. `preempts` = some of them are of the claimant's own virtual pool.
+    the victims still hold what they had. `reason` = how it is made, as the claimant is told.
     """
 
     nodes: frozenset[NodeId]
     placements: tuple[Placement, ...] = ()
     is_open: bool = True
-    preempts: bool = False
+    reason: Reason = Reason.RECLAIMING
 
 
 @dataclass(frozen=True, slots=True)

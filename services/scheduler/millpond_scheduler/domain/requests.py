@@ -101,6 +101,7 @@ class Gang:
 class QueuedTask:
     """One waiting attempt. `queued_at_us` is the first attempt's instant, so that a retry keeps its place.
 
+    `moves_to` is the node that is kept for a task that was moved: it is taken if it fits.
     `failed_on` is the node where the former attempt failed: it is taken only when no other is free. `work` = how long
     it takes at most times its devices (`measure_work`), `lasts_us` = the longest that it can hold what it gets; None
     without a time limit.
@@ -118,6 +119,7 @@ class QueuedTask:
     work: int | None = None
     lasts_us: int | None = None
     group: str = "main"
+    moves_to: NodeId | None = None
 
     @property
     def order_key(self) -> tuple[int, int, int]:

@@ -41,6 +41,7 @@ class Reason(StrEnum):
     GANG_STOPPING = "gang_stopping"
     RECLAIMING = "reclaiming"
     PREEMPTING = "preempting"
+    MOVING = "moving"
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
@@ -118,6 +119,7 @@ _MESSAGES: Mapping[Reason, str] = {
     Reason.GUARANTEE_OF_OTHERS: "what is free is guaranteed to other virtual pools",
     Reason.RECLAIMING: "what was lent is being taken back: tasks of others are stopping to make room",
     Reason.PREEMPTING: "work of lower priority in the virtual pool is being stopped to make room",
+    Reason.MOVING: "running tasks are being moved to other nodes to make room",
     Reason.GANG_STOPPING: "the tasks of the gang that still run are being stopped; then it waits as a whole",
 }
 

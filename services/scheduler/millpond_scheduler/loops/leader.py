@@ -24,6 +24,7 @@ from millpond_kernel.pausing import Stop, sleep_or_stop
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.plans import Halted, Placement, Plan, Rejection
 from millpond_scheduler.domain.policy import Policy
+from millpond_scheduler.loops.moving import Moving
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
@@ -60,6 +61,7 @@ class LeaderPolicy:
     poll_seconds: float = 1.0
     verdict_seconds: float = 2.0
     compare_seconds: float = COMPARE_SECONDS
+    moves_seconds: float = 1.0
     policy: Policy = field(default_factory=Policy)
 
 
@@ -94,6 +96,7 @@ class Leader:
         self._memory = VerdictMemory()
         self._demand = DemandMemory()
         self._check = MemoryCheck(self._rules.compare_seconds)
+        self._moving = Moving(database, bell, self._rules.moves_seconds)
 
     async def run(self, stop: Stop) -> None:
         """Works until `stop` is set; an absent database or a lost lease makes it wait and load everything anew."""
@@ -153,6 +156,7 @@ class Leader:
         if not await self._hold_lease():
             return False
         shard = await self._take_changes()
+        self._is_dirty = await self._moving.step(shard, self._lease(), self._rejections) or self._is_dirty
         # 1-6: order, admit, choose, take, explain, keep free - see the domain's cycle.
         plan, placed, halted = await self._plan(shard), False, list[Halted]()
         while plan is not None and plan.placements:
@@ -264,7 +268,7 @@ class Leader:
         )
         for claimant, claim in claims.items():
             if not claim.is_open:
-                del shard.claims[claimant]  # it was decided first, with all that was freed for it
+                shard.claims.pop(claimant, None)  # it was decided first, with all that was freed for it
         self._planned_at, self._decided_at = time.monotonic(), now
         LOOP_SECONDS.labels("scheduler", "plan").observe(self._planned_at - started)
         self._is_dirty = bool(plan.placements)

@@ -1,6 +1,5 @@
 """Routes of jobs: submit, list, read, cancel."""
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -16,12 +15,11 @@ from millpond_contracts.bodies.jobs import (
     TaskState,
     TaskView,
 )
-from millpond_contracts.bodies.moves import MovePlanView
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId, ProjectId, TenantId, VirtualPoolId
 from millpond_kernel.app import Kernel
-from millpond_kernel.auth import MemberCaller, OperatorCaller, ReaderCaller
+from millpond_kernel.auth import MemberCaller, ReaderCaller
 from millpond_kernel.border import ReadOnce
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.filters import LabelQuery, NameQuery, Spanning
@@ -32,8 +30,7 @@ from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store import jobs, tasks
 from millpond_scheduler.usecases.distances import list_placed
 from millpond_scheduler.usecases.jobs import cancel_job, explain_job, read_job, submit_job, submit_jobs
-from millpond_scheduler.usecases.mirror import Mirror, refresh_mirror
-from millpond_scheduler.usecases.moves import find_moves, read_question
+from millpond_scheduler.usecases.mirror import Mirror
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=ReadOnce)
 
@@ -106,28 +103,6 @@ async def explain(request: Request, caller: ReaderCaller, job_id: JobId) -> Expl
     async with kernel.database.begin(SYSTEM) as unit:
         placed = await list_placed(unit, job_id, mirror.policy.distance)
     return explanation.model_copy(update={"placed": placed})
-
-
-@router.get("/{job_id}/moves", name="plan_moves")
-async def plan_moves(
-    request: Request,
-    _: OperatorCaller,
-    job_id: JobId,
-    max_moves: Annotated[int, Query(ge=1, le=64)] = 8,
-) -> MovePlanView:
-    """Which running tasks would have to move so that a waiting job starts, and whether that is worth it.
-
-    Only tasks whose jobs let a stopped task start again are moved, no part of a gang, and none that started a moment
-    ago. Nothing is changed and nothing is held.
-    """
-    kernel: Kernel = request.app.state.kernel
-    mirror: Mirror = request.app.state.mirror
-    async with mirror.lock:
-        async with kernel.database.begin(SYSTEM) as unit:
-            await refresh_mirror(unit, mirror)
-        async with kernel.database.begin(SYSTEM) as unit:
-            asked = await read_question(unit, job_id, max_moves)
-        return await asyncio.to_thread(find_moves, mirror, asked)
 
 
 @router.get("/{job_id}/tasks")

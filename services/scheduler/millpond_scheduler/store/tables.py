@@ -254,6 +254,44 @@ eviction = Table(
 )
 Index("eviction_age", eviction.c.at)
 
+# Moves ordered so that a waiting job starts; and each of them, open until its task stands somewhere again.
+move_order = Table(
+    "move_order",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("job_id", Uuid, nullable=False),
+    Column("pool_id", Uuid, nullable=False),
+    Column("plan", Text, nullable=False),
+    Column("max_moves", Integer, nullable=False),
+    Column("cool_down_seconds", Integer, nullable=False),
+    Column("ordered_by", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'requested'")),
+    Column("message", Text, nullable=True),
+    Column("requested_at", INSTANT, nullable=False, server_default=NOW),
+    Column("settled_at", INSTANT, nullable=True),
+)
+Index("move_order_open", move_order.c.job_id, unique=True, postgresql_where=text("settled_at IS NULL"))
+Index("move_order_job", move_order.c.job_id, move_order.c.id)
+
+move = Table(
+    "move",
+    metadata,
+    Column("allocation_id", Uuid, primary_key=True),
+    Column("order_id", Uuid, nullable=False),
+    Column("task_id", Uuid, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("job_id", Uuid, nullable=False),
+    Column("from_node_id", Uuid, nullable=False),
+    Column("to_node_id", Uuid, nullable=False),
+    Column("lost_seconds", BigInteger, nullable=False),
+    Column("ordered_at", INSTANT, nullable=False),
+    Column("result", Text, nullable=True),
+    Column("ended_at", INSTANT, nullable=True),
+)
+Index("move_open", move.c.task_id, unique=True, postgresql_where=text("result IS NULL"))
+Index("move_of_order", move.c.order_id)
+Index("move_of_job", move.c.job_id)
+
 usage = Table(
     "usage",
     metadata,

@@ -48,6 +48,7 @@ FINAL_STATE = {
     EndReason.DRAINED: TaskState.PREEMPTED,
     EndReason.PREEMPTED: TaskState.PREEMPTED,
     EndReason.RECLAIMED: TaskState.PREEMPTED,
+    EndReason.MOVED: TaskState.PREEMPTED,
     EndReason.NODE_LOST: TaskState.LOST,
     EndReason.NODE_RESTARTED: TaskState.LOST,
     EndReason.GANG_STOPPED: TaskState.FAILED,

@@ -28,10 +28,11 @@ from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.preemption import Eviction
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.running import Running
-from millpond_scheduler.store import allocations, evictions, jobs, views
+from millpond_scheduler.store import allocations, evictions, jobs, moves, views
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.reservations import list_reservations
 from millpond_scheduler.usecases.mixes import refresh_mixes
+from millpond_scheduler.usecases.moving import restore_claims
 from millpond_scheduler.usecases.records import (
     longest_us,
     microseconds_of,
@@ -56,7 +57,9 @@ async def load_shard(unit: UnitOfWork, lease: Lease, distance: DistanceRules | N
     await load_rules(unit, shard)
     apply_nodes(shard, await views.list_nodes(unit, None))
     hold_rows(shard, await allocations.list_live(unit))
+    shard.targets = await moves.list_targets(unit)
     await load_waiting(unit, shard, None)
+    await restore_claims(unit, shard)
     await load_evictions(unit, shard)
     await refresh_mixes(unit, shard)
     return shard
@@ -204,6 +207,7 @@ async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | N
                 lasts_us=longest_us(job.time_limit_seconds, group.stop_grace_seconds),
                 gang=job.gang_of(row["group_name"]),
                 group=row["group_name"],
+                moves_to=shard.targets.get(task),
             ),
             facts=job,
             group=row["group_name"],

@@ -15,7 +15,7 @@ from millpond_contracts.ids import AllocationId, NodeId
 from millpond_contracts.prices import PublishedPrices
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.policy import Policy
-from millpond_scheduler.store import allocations, jobs, views
+from millpond_scheduler.store import allocations, jobs, moves, views
 from millpond_scheduler.usecases.loading import (
     apply_nodes,
     hold_rows,
@@ -69,6 +69,7 @@ async def refresh_mirror(unit: UnitOfWork, mirror: Mirror) -> None:
     mirror.published = [prices for row in rows if (prices := published_prices(row)) is not None]
     await _refresh_nodes(unit, mirror)
     await _refresh_allocations(unit, shard)
+    shard.targets = await moves.list_targets(unit)
     shard.waiting.clear()
     aged = await jobs.list_long_waiting(unit, mirror.policy.hold_after_seconds, _LONG_WAITING_JOBS, _TASKS_PER_GROUP)
     await load_waiting(unit, shard, aged)

@@ -1,7 +1,8 @@
-"""Which running tasks would have to move so that a waiting job starts. Computed on the mirror; nothing is changed."""
+"""Which running tasks would have to move so that a waiting job starts. Computed in memory; nothing is changed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from millpond_contracts.bodies.moves import MovePlanView, MoveView
 from millpond_contracts.bodies.tenants import QueuePolicy
@@ -11,6 +12,7 @@ from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.defragmentation import Movable, Move, MoveOutcome, MovePlan, MoveRules, plan_moves
 from millpond_scheduler.domain.explain import largest_free
+from millpond_scheduler.domain.moving import name_plan
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.store import jobs
 from millpond_scheduler.store.allocations import list_restartable
@@ -19,7 +21,7 @@ from millpond_scheduler.usecases.mirror import Mirror
 from millpond_scheduler.usecases.records import microseconds_of
 from millpond_scheduler.usecases.shard import Shard
 
-_MESSAGES: Mapping[MoveOutcome, str] = {
+MESSAGES: Mapping[MoveOutcome, str] = {
     MoveOutcome.STARTS_NOW: "there is room now; nothing has to move",
     MoveOutcome.BELOW_THRESHOLD: "too little of what is free is fragmented for moves to be considered",
     MoveOutcome.NO_WAY: "no moves within the budget would make room",
@@ -51,13 +53,16 @@ class MoveQuestion:
     rules: MoveRules
 
 
-async def read_question(unit: UnitOfWork, job: JobId, max_moves: int) -> MoveQuestion:
-    """What has to be known of a waiting job and of running ones beside what the mirror holds.
+async def read_question(unit: UnitOfWork, job: JobId, rules: MoveRules, spared: Collection[UUID] = ()) -> MoveQuestion:
+    """What has to be known of a waiting job and of running ones beside what is in memory.
+
+    Args:
+        spared: jobs of which nothing is moved.
 
     Raises:
         ProblemError: 404 `scheduler.job.not_found`, 409 `scheduler.job.not_waiting`.
     """
-    rules, row = MoveRules(max_moves=max_moves), await jobs.get_job(unit, job)
+    row = await jobs.get_job(unit, job)
     pool = PoolId.of(row["pool_id"])
     waiting = Shard()
     rows = await unit.fetch("SELECT id FROM task WHERE job_id = $1 AND state = 'pending'", job)
@@ -81,27 +86,44 @@ async def read_question(unit: UnitOfWork, job: JobId, max_moves: int) -> MoveQue
                 requests[each["job_id"], each["group_name"]],
             )
             for each in restartable
-            if (each["job_id"], each["group_name"]) in requests
+            if (each["job_id"], each["group_name"]) in requests and each["job_id"] not in spared
         },
         rules,
     )
 
 
+async def find_question(
+    unit: UnitOfWork, job: JobId, rules: MoveRules, spared: Collection[UUID]
+) -> MoveQuestion | None:
+    """The same, None for a job that waits no longer."""
+    try:
+        return await read_question(unit, job, rules, spared)
+    except ProblemError:
+        return None
+
+
 def find_moves(mirror: Mirror, asked: MoveQuestion) -> MovePlanView:
     """The moves on the mirror as it is now; computes only."""
     assert mirror.as_of is not None, "the mirror was refreshed"
-    shard, now_us = mirror.shard, microseconds_of(mirror.as_of)
+    found = plan_on(mirror.shard, asked, microseconds_of(mirror.as_of))
+    candidates = mirror.shard.cache.get(asked.unit[0].request)
+    return _view(mirror, asked, found, largest_free(mirror.shard.snapshot, candidates)[0])
+
+
+def plan_on(shard: Shard, asked: MoveQuestion, now_us: int) -> MovePlan:
+    """The moves on what is in memory, which is as it was afterwards."""
     movable: dict[TaskId, Movable] = {}
     for key, each in asked.restartable.items():
         running = shard.live.get(key)
         if running is not None:
             movable[running.id] = Movable(replace(running, started_us=each.active_us), each.request)
-    kept = {row for claim in shard.list_claims().values() for row in map(shard.snapshot.find_row, claim.nodes)}
+    claims = shard.list_claims()
+    kept = {row for claim in claims.values() for row in map(shard.snapshot.find_row, claim.nodes)}
     first = asked.unit[0]
     candidates = shard.cache.get(first.request)
     room = shard.horizon.find_room(first.id, candidates, len(asked.unit), now_us)
     waits_us = None if room is None or room.starts_us is None else room.starts_us - now_us
-    found = plan_moves(
+    return plan_moves(
         shard.snapshot,
         shard.cache,
         asked.unit,
@@ -111,7 +133,6 @@ def find_moves(mirror: Mirror, asked: MoveQuestion) -> MovePlanView:
         asked.rules,
         {row for row in kept if row is not None},
     )
-    return _view(mirror, asked, found, largest_free(shard.snapshot, candidates)[0])
 
 
 def _view(mirror: Mirror, asked: MoveQuestion, found: MovePlan, largest: int | None) -> MovePlanView:
@@ -123,7 +144,7 @@ def _view(mirror: Mirror, asked: MoveQuestion, found: MovePlan, largest: int | N
         pool_id=asked.pool,
         tasks=len(asked.unit),
         outcome=found.outcome.value,
-        message=_MESSAGES[found.outcome],
+        message=MESSAGES[found.outcome],
         largest_free_block=largest,
         fragmentation_permille=found.fragmentation_permille,
         threshold_permille=asked.rules.threshold_permille,
@@ -132,6 +153,7 @@ def _view(mirror: Mirror, asked: MoveQuestion, found: MovePlan, largest: int | N
         nodes=[snapshot.get_node(node).name for node in found.nodes],
         gain=found.gain,
         cost=found.cost,
+        plan=name_plan(asked.job, found, mirror.shard.holders) if found.outcome is MoveOutcome.MOVES else None,
     )
 
 

@@ -26,8 +26,13 @@ from millpond_scheduler.usecases.records import microseconds_of, running_of
 from millpond_scheduler.usecases.shard import ClaimMemory, Shard
 
 
-async def commit_reclaims(unit: UnitOfWork, lease: Lease, shard: Shard, reclaims: Sequence[Reclaim]) -> set[NodeId]:
+async def commit_reclaims(
+    unit: UnitOfWork, lease: Lease, shard: Shard, reclaims: Sequence[Reclaim], reason: EndReason | None = None
+) -> set[NodeId]:
     """Orders the victims to stop and notes for whom; returns the nodes that have to be told.
+
+    Args:
+        reason: why they stop; None = reclaimed, or preempted where claimant and victim are of one virtual pool.
 
     Raises:
         LeaseLost: another leader took over.
@@ -57,7 +62,7 @@ async def commit_reclaims(unit: UnitOfWork, lease: Lease, shard: Shard, reclaims
             life = lives.by_id[shard.holders[task]]
             is_own = life.record.virtual_pool == own
             # Once tasks can keep a checkpoint it is asked for here, and the order to stop follows its answer.
-            life.request_stop(EndReason.PREEMPTED if is_own else EndReason.RECLAIMED, now)
+            life.request_stop(reason or (EndReason.PREEMPTED if is_own else EndReason.RECLAIMED), now)
     await write_lives(unit, lives, now)
     pairs = [(task, reclaim.claimant) for reclaim in reclaims for task in reclaim.victims]
     await add_evictions(unit, ids, [task for task, _ in pairs], [claimant for _, claimant in pairs], now)

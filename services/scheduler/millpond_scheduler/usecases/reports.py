@@ -102,6 +102,8 @@ def _apply(life: Life, report: TaskReport, at: datetime) -> None:
 
 def _end_of(life: Life, report: TaskReport) -> EndReason:
     """The end that the agent names, else what its exit code and our stop request say."""
+    if report.reason is EndReason.PREEMPTED and life.record.stop_reason is EndReason.MOVED:
+        return EndReason.MOVED  # as agents are told
     if report.reason is not None:
         return report.reason
     if life.record.state is AllocationState.RELEASING and life.record.stop_reason is not None:

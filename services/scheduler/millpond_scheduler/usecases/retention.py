@@ -13,6 +13,11 @@ async def delete_ended_jobs(unit: UnitOfWork, before: datetime) -> int:
     ids = [row["id"] for row in rows]
     if ids:
         await unit.execute("DELETE FROM verdict WHERE job_id = ANY($1)", ids)
+        await unit.execute(
+            "DELETE FROM move WHERE job_id = ANY($1) OR order_id IN (SELECT id FROM move_order WHERE job_id = ANY($1))",
+            ids,
+        )
+        await unit.execute("DELETE FROM move_order WHERE job_id = ANY($1)", ids)
         await unit.execute("DELETE FROM allocation WHERE job_id = ANY($1)", ids)
         await unit.execute("DELETE FROM task WHERE job_id = ANY($1)", ids)
         await unit.execute("DELETE FROM job WHERE id = ANY($1)", ids)

@@ -37,6 +37,7 @@ from millpond_scheduler.domain.queues import Queues
 from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
 from millpond_scheduler.domain.running import Running
 from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.verdicts import Reason
 from millpond_scheduler.store.reservations import ReservationRecord
 
 
@@ -111,11 +112,12 @@ class Price:
 
 @dataclass(slots=True)
 class ClaimMemory:
-    """What was promised to a claimant, and the allocations that stop for it."""
+    """What was promised to a claimant, and the allocations that stop for it; with `moves` to start anew elsewhere."""
 
     victims: set[AllocationId]
     nodes: set[NodeId]
     placements: tuple[Placement, ...] = ()
+    moves: bool = False
 
 
 @dataclass(slots=True)
@@ -141,6 +143,8 @@ class Shard:
     used: dict[VirtualPoolId, dict[Resource, int]] = field(default_factory=dict)
     used_by: dict[VirtualPoolId, dict[ProjectId | None, dict[Resource, int]]] = field(default_factory=dict)
     claims: dict[TaskId, ClaimMemory] = field(default_factory=dict)
+    # The node that is kept for each task that is being moved.
+    targets: dict[TaskId, NodeId] = field(default_factory=dict)
     evictions: list[Eviction] = field(default_factory=list)
     told: dict[frozenset[TaskId], int] = field(default_factory=dict)
 
@@ -182,21 +186,25 @@ class Shard:
         return self.list_claims()
 
     def list_claims(self) -> dict[TaskId, Claim]:
-        """What is promised, by the claimant."""
-        return {
+        """What is promised, by the claimant; and what is kept for tasks that are being moved."""
+        kept = {task: Claim(frozenset({node}), is_open=False) for task, node in self.targets.items()}
+        return kept | {
             task: Claim(
                 frozenset(claim.nodes),
                 claim.placements,
                 is_open=not claim.victims.isdisjoint(self.live),
-                preempts=self._is_of_own(task, claim),
+                reason=self._reason_of(task, claim),
             )
             for task, claim in self.claims.items()
         }
 
-    def _is_of_own(self, task: TaskId, claim: ClaimMemory) -> bool:
-        """Whether a claim's victims are of the claimant's own virtual pool, some of them."""
+    def _reason_of(self, task: TaskId, claim: ClaimMemory) -> Reason:
+        """How the room is made: some victims may be of the claimant's own virtual pool."""
+        if claim.moves:
+            return Reason.MOVING
         waiting, victims = self.waiting.get(task), (self.live[each] for each in claim.victims if each in self.live)
-        return waiting is not None and any(each.virtual_pool == waiting.queued.virtual_pool for each in victims)
+        is_own = waiting is not None and any(each.virtual_pool == waiting.queued.virtual_pool for each in victims)
+        return Reason.PREEMPTING if is_own else Reason.RECLAIMING
 
     def list_evictions(self, most_per_hour: int, now_us: int) -> Evictions:
         """What was stopped for others in the last hour; what is older is forgotten."""

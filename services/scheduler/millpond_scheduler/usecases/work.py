@@ -241,7 +241,8 @@ def _stop_order(row: asyncpg.Record) -> StopOrder:
         allocation_id=AllocationId.of(row["id"]),
         epoch=row["epoch"],
         grace_seconds=row["stop_grace_seconds"],
-        reason=EndReason(row["stop_reason"]),
+        # Agents of the version before know no moves; `_end_of` knows what was meant.
+        reason=EndReason.PREEMPTED if row["stop_reason"] == EndReason.MOVED else EndReason(row["stop_reason"]),
     )
 
 

@@ -47,6 +47,7 @@ class EndReason(StrEnum):
     RECLAIMED = "reclaimed"
     GANG_STOPPED = "gang_stopped"
     DEPENDENCY_FAILED = "dependency_failed"
+    MOVED = "moved"
     RETRIES_EXHAUSTED = "retries_exhausted"
 
 
@@ -58,6 +59,7 @@ PROVIDER_ENDS = frozenset(
         EndReason.DRAINED,
         EndReason.PREEMPTED,
         EndReason.RECLAIMED,
+        EndReason.MOVED,
     }
 )
 

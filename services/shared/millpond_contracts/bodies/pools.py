@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, StrictInt, model_validator
 
 from millpond_contracts.bodies.loans import Threshold
+from millpond_contracts.bodies.moves import MovePolicy
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ids import PoolId, TenantId
 from millpond_contracts.quantities import (
@@ -60,6 +61,7 @@ class PoolSpec(Incoming):
         1000, description="what 'available' must be able to serve"
     )
     thresholds: Annotated[tuple[Threshold, ...], Field(max_length=32)] = ()
+    moves: MovePolicy | None = Field(None, description="null = tasks are moved only where an operator orders it")
     labels: Labels = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -90,6 +92,7 @@ class PoolView(Outgoing):
     stop_grace_seconds: int
     reference_task_milli: int
     thresholds: tuple[Threshold, ...] = ()
+    moves: MovePolicy | None = None
     labels: dict[str, str]
     shard: int = 0
     created_at: Instant

@@ -4,7 +4,7 @@ from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.bodies.jobs import JobView
 from millpond_contracts.bodies.scaling import PoolDemand
 from millpond_contracts.events.envelope import Event
-from millpond_contracts.ids import JobId, NodeId, PoolId, TenantId, VirtualPoolId
+from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, TaskId, TenantId, VirtualPoolId
 
 
 class JobEvent(Event):
@@ -176,6 +176,67 @@ class PreemptionHalted(Event):
 
     def subject(self) -> str:
         return f"{self.pool_id}/preemption"
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+class MoveOrdered(Event):
+    """A running task was ordered to stop so that it starts anew on a node that is kept for it; whom that serves.
+
+    `ordered_by` is `policy` for the pool's own rules, else who ordered it.
+    """
+
+    type = "scheduler.move_ordered.v1"
+    pool_id: PoolId
+    served_job_id: JobId
+    allocation_id: AllocationId
+    moved_job_id: JobId
+    moved_task_id: TaskId
+    from_node_id: NodeId
+    to_node_id: NodeId
+    ordered_by: str
+    generation: int
+
+    def subject(self) -> str:
+        return str(self.moved_task_id)
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+class MoveEnded(Event):
+    """A move is over and its place is kept no longer. `result`: `moved`, `elsewhere`, `ended` or `given_up`."""
+
+    type = "scheduler.move_ended.v1"
+    pool_id: PoolId
+    served_job_id: JobId
+    allocation_id: AllocationId
+    moved_job_id: JobId
+    moved_task_id: TaskId
+    to_node_id: NodeId
+    result: str
+    generation: int
+
+    def subject(self) -> str:
+        return str(self.moved_task_id)
+
+    def generation_of(self) -> int:
+        return self.generation
+
+
+class MoveRefused(Event):
+    """Moves that were asked for are not carried out, and nothing was stopped; `message` says why."""
+
+    type = "scheduler.move_refused.v1"
+    pool_id: PoolId
+    served_job_id: JobId
+    ordered_by: str
+    message: str
+    generation: int
+
+    def subject(self) -> str:
+        return f"{self.served_job_id}/moves"
 
     def generation_of(self) -> int:
         return self.generation
