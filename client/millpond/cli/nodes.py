@@ -6,7 +6,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from millpond.cli.amounts import parse_seconds, show_age, show_mib, show_milli, show_time
+from millpond.cli.amounts import parse_pairs, parse_seconds, show_age, show_mib, show_milli, show_time
 from millpond.cli.completing import complete_nodes, complete_pools
 from millpond.cli.rendering import (
     Column,
@@ -24,7 +24,7 @@ from millpond.client.client import Client
 from millpond_contracts.bodies.devices import ConditionView, DeviceListing
 from millpond_contracts.bodies.nodes import DeviceView, Market, NodeChange, NodeState, NodeView
 from millpond_contracts.ids import PoolId
-from millpond_contracts.resources import SIMULATED_TAINT, DeviceHealth
+from millpond_contracts.resources import SIMULATED_TAINT, DeviceHealth, Topology
 
 node = typer.Typer(name="node", help="Look at a machine; take it out of work and back.", no_args_is_help=True)
 
@@ -114,6 +114,9 @@ def show_node(context: typer.Context, name: NodeArgument, output: OutputOption =
     if found.drain is not None:
         emptied = "empty" if found.drain.emptied_at else f"until {show_time(found.drain.deadline)}"
         fields.append(("drain", emptied))
+    place = place_in_words(found.topology)
+    if place:
+        fields.append(("stands in", place))
     if found.taints:
         marks = [taint.key if taint.value is None else f"{taint.key}={taint.value}" for taint in found.taints]
         fields.append(("taints", ", ".join(marks)))
@@ -253,6 +256,33 @@ def market(
     client = connect(context)
     view = client.nodes.change(client.nodes.get(name).node_id, NodeChange(market=how))
     show_done(output, view, view.node_id, f"{view.name}: {words(view.market)}")
+
+
+@node.command("label")
+def label_node(
+    context: typer.Context,
+    name: NodeArgument,
+    labels: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY=VALUE|KEY-", help="A label to set, or with a dash at its end to take back."),
+    ],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Label a machine; `region`, `zone`, `rack` and `interconnect_domain` say where it stands."""
+    client = connect(context)
+    taken_back = [text for text in labels if text.endswith("-") and "=" not in text]
+    wanted: dict[str, str | None] = {text[:-1]: None for text in taken_back}
+    wanted |= parse_pairs([text for text in labels if text not in taken_back], "KEY=VALUE")
+    view = client.nodes.change(client.nodes.get(name).node_id, NodeChange(labels=wanted))
+    place = place_in_words(view.topology)
+    told = ", ".join(f"{key}={value}" for key, value in view.labels.items()) or "no labels"
+    show_done(output, view, view.node_id, f"{view.name}: {told}{place and f'; stands in {place}'}")
+
+
+def place_in_words(topology: Topology) -> str:
+    """`zone north-a, rack r7`; empty where nothing is known."""
+    known = ((words(level), value) for level, value in topology if value is not None)
+    return ", ".join(f"{level} {value}" for level, value in known)
 
 
 @node.command()

@@ -3,7 +3,7 @@
 A number is never invented: what a machine does not tell is null and its field state says why. Units stand in the key.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -172,12 +172,18 @@ class Network(_Record):
 
 
 class Topology(_Record):
-    """Where a node stands; from wide to narrow."""
+    """Where a node stands; from wide to narrow. Racks and interconnect domains are told apart by zone."""
 
     region: Text | None = None
     zone: Text | None = None
     rack: Text | None = None
     interconnect_domain: Text | None = None
+
+
+def place_of(topology: Topology, labels: Mapping[str, str]) -> Topology:
+    """Where a node stands by its labels, such as `rack=r7`, and for the rest by what its agent reports."""
+    told = {level: labels[level] for level in Topology.model_fields if labels.get(level)}
+    return topology.model_copy(update=told) if told else topology
 
 
 class Taint(_Record):

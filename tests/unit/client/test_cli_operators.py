@@ -23,7 +23,7 @@ from millpond_contracts.bodies.tenants import (
 )
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import ApiKeyId, JoinTokenId
-from millpond_contracts.resources import SIMULATED_TAINT, Taint
+from millpond_contracts.resources import SIMULATED_TAINT, Taint, Topology
 from tests.unit.client.commands import run
 from tests.unit.client.fake_api import FakeApi, page, problem
 from tests.unit.client.things import NODE, NOW, POOL, TENANT, VIRTUAL_POOL, node, pool, tenant, virtual_pool
@@ -148,6 +148,15 @@ def test_node_drain_when_called_by_name_then_with_its_deadline() -> None:
     assert run(api, "node", "drain", "vm", "--deadline", "15m").code == 0
     (request,) = api.asked("POST", f"/v1/nodes/{NODE}/drain")
     assert json.loads(request.content) == {"deadline_seconds": 900}
+
+
+def test_node_label_when_set_and_taken_back_then_one_change_and_where_it_stands() -> None:
+    placed = node().model_copy(update={"labels": {"rack": "r7"}, "topology": Topology(zone="z1", rack="r7")})
+    api = names().on("GET", "/v1/nodes", page([node()])).on("PATCH", f"/v1/nodes/{NODE}", placed)
+    done = run(api, "node", "label", "vm", "rack=r7", "note=a-", "team-")
+    assert (done.code, done.out.strip()) == (0, "vm: rack=r7; stands in zone z1, rack r7")
+    (request,) = api.asked("PATCH", f"/v1/nodes/{NODE}")
+    assert json.loads(request.content) == {"labels": {"team": None, "rack": "r7", "note": "a-"}}
 
 
 def test_capacity_when_shown_then_every_figure_has_its_unit() -> None:

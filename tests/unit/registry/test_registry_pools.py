@@ -50,6 +50,12 @@ def test_selector_when_parts_are_given_then_all_must_hold(selector: dict[str, An
     assert fits_selector(NodeSelector(**selector), inventory([gpu()]), {"tier": "gold"}) is fits
 
 
+def test_selector_when_labels_say_where_it_stands_then_they_win_over_the_report() -> None:
+    assert fits_selector(NodeSelector(region="north", zone="north-b"), inventory(), {"zone": "north-b"})
+    assert not fits_selector(NodeSelector(zone="north-a"), inventory(), {"zone": "north-b"})
+    assert fits_selector(NodeSelector(zone="north-a"), inventory(), {"zone": ""})
+
+
 def test_selector_when_node_has_no_device_then_vendor_none_takes_it() -> None:
     assert fits_selector(NodeSelector(vendor="none"), inventory(), {})
 

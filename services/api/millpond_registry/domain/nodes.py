@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from millpond_contracts.bodies.nodes import CordonReason, DrainView, Market, NodeState, NodeView
 from millpond_contracts.bodies.scaling import NODE_ORDER_LABEL
 from millpond_contracts.ids import NodeId, PoolId
-from millpond_contracts.resources import NodeInventory
+from millpond_contracts.resources import NodeInventory, place_of
 from millpond_registry.domain.devices import KnownDevice, device_view
 from millpond_registry.domain.states import transition
 
@@ -17,7 +17,7 @@ class Node:
     """A node as stored. `inventory` is the newest complete one, without devices.
 
     `sequence` is the inventory's number within the incarnation, None while this incarnation sent none.
-    `labels` are those given at the join; they win over the labels that the machine reports of itself.
+    `labels` are those given at the join and by operators; they win over those that the machine reports of itself.
     """
 
     id: NodeId
@@ -114,8 +114,14 @@ def enter_pool(node: Node, pool_id: PoolId, name: str) -> Node:
 
 
 def node_labels(node: Node) -> dict[str, str]:
-    """Labels of the machine's report, overridden by those given at the join."""
+    """Labels of the machine's report, overridden by those given at the join and by operators."""
     return {**own_labels(node.inventory.labels), **(node.labels or {})}
+
+
+def change_labels(node: Node, wanted: Mapping[str, str | None]) -> Node:
+    """The node with labels as an operator says; None takes one back, and what the machine says of itself remains."""
+    labels = {**(node.labels or {}), **wanted}
+    return replace(node, labels={key: value for key, value in labels.items() if value is not None})
 
 
 def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
@@ -125,7 +131,7 @@ def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 def node_view(node: Node, devices: Sequence[KnownDevice]) -> NodeView:
     """The whole node as others see it."""
-    inventory = node.inventory
+    inventory, labels = node.inventory, node_labels(node)
     ordered = sorted(devices, key=lambda device: (device.report.index, device.id.int))
     return NodeView(
         node_id=node.id,
@@ -143,9 +149,9 @@ def node_view(node: Node, devices: Sequence[KnownDevice]) -> NodeView:
         cpu_milli=inventory.allocatable_cpu_milli,
         memory_mib=inventory.allocatable_memory_mib,
         devices=tuple(device_view(device) for device in ordered),
-        labels=node_labels(node),
+        labels=labels,
         taints=inventory.taints,
-        topology=inventory.topology,
+        topology=place_of(inventory.topology, labels),
         ecosystem=inventory.ecosystem,
         runtimes=inventory.runtimes,
         isolation=inventory.isolation,

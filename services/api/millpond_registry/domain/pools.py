@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from millpond_contracts.bodies.pools import NodeSelector, PoolView
-from millpond_contracts.resources import NodeInventory
+from millpond_contracts.resources import NodeInventory, place_of
 from millpond_registry.domain.flavors import model_key_of
 
 NO_DEVICE = "none"
@@ -12,11 +12,12 @@ MAX_NAME_LENGTH = 63
 
 def fits_selector(selector: NodeSelector, inventory: NodeInventory, labels: Mapping[str, str]) -> bool:
     """Whether all given parts of the selector hold for the node; an empty selector takes every node."""
+    place = place_of(inventory.topology, labels)
     checks = (
         all(labels.get(key) == value for key, value in selector.labels.items()),
         selector.arch in (None, inventory.cpu.arch),
-        selector.region in (None, inventory.topology.region),
-        selector.zone in (None, inventory.topology.zone),
+        selector.region in (None, place.region),
+        selector.zone in (None, place.zone),
         selector.vendor is None or _has_vendor(inventory, selector.vendor),
         selector.model_key is None or any(model_key_of(device) == selector.model_key for device in inventory.devices),
     )

@@ -130,7 +130,7 @@ async def move_node(
 async def change_node(
     request: Request, response: Response, node_id: NodeId, change: NodeChange, caller: OperatorCaller, match: IfMatch
 ) -> NodeView:
-    """Changes how the operator pays for the node: `committed`, or `on_demand`."""
+    """Changes how the operator pays for the node (`committed`, `on_demand`) and labels, which say where it stands."""
     async with request.app.state.kernel.database.begin(caller.scope) as unit:
         view = await usecases.change_node(unit, caller, node_id, match, change)
     return _tagged(response, view)

@@ -133,7 +133,8 @@ async def update_node(unit: UnitOfWork, before: Node, after: Node, *, with_inven
     changed = await unit.execute(
         "UPDATE node SET pool_id = $2, name = $3, state = $4, state_since = $5, cordon_reasons = $6, drain = $7,"
         " move_to = $8, incarnation = $9, boot_id = $10, agent_version = $11, inventory_sequence = $12,"
-        " inventory = coalesce($13, inventory), generation = $14, market = $16 WHERE id = $1 AND generation = $15",
+        " inventory = coalesce($13, inventory), generation = $14, market = $16, labels = $17"
+        " WHERE id = $1 AND generation = $15",
         after.id,
         after.pool_id,
         after.name,
@@ -150,6 +151,7 @@ async def update_node(unit: UnitOfWork, before: Node, after: Node, *, with_inven
         after.generation,
         before.generation,
         after.market,
+        after.labels or {},
     )
     assert changed == 1, f"node {after.id} changed under its lock"
 

@@ -20,6 +20,7 @@ from millpond_contracts.events.registry import (
     NodeCordoned,
     NodeDrainRequested,
     NodeEvent,
+    NodeLabelsChanged,
     NodeMarketChanged,
     NodeMoved,
     NodeRemoved,
@@ -36,6 +37,7 @@ from millpond_registry.domain.devices import KnownDevice
 from millpond_registry.domain.nodes import (
     Node,
     add_cordon,
+    change_labels,
     enter_pool,
     enter_state,
     mark_emptied,
@@ -188,17 +190,20 @@ async def move_node(unit: UnitOfWork, caller: Principal, node_id: NodeId, reques
 async def change_node(
     unit: UnitOfWork, caller: Principal, node_id: NodeId, if_match: str, change: NodeChange
 ) -> NodeView:
-    """The node paid for as the operator says.
+    """The node paid for and labelled as the operator says.
 
     Raises:
         ProblemError: 404 unknown or removed, 412 stale.
     """
     node = await lock_existing_node(unit, node_id)
     check_if_match(if_match, node.generation)
-    if change.market is node.market:
+    after = replace(change_labels(node, change.labels), market=change.market or node.market)
+    if after == node:
         return node_view(node, await devices_of(unit, node_id))
-    view = await save_node(unit, node, replace(node, market=change.market), NodeMarketChanged)
-    audit(unit, caller, "node.change", str(node_id), before=NodeChange(market=node.market), after=change)
+    view = await save_node(unit, node, after, NodeLabelsChanged if after.labels != node.labels else NodeMarketChanged)
+    labels = node.labels or {}
+    before = NodeChange(market=node.market, labels={key: labels.get(key) for key in change.labels})
+    audit(unit, caller, "node.change", str(node_id), before=before, after=change)
     return view
 
 

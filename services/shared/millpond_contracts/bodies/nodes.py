@@ -13,12 +13,15 @@ from pydantic import (
 )
 
 from millpond_contracts.bodies.pools import PoolView
+from millpond_contracts.bodies.scaling import NODE_ORDER_LABEL
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.ids import DeviceId, JoinTokenId, NodeId, PoolId
 from millpond_contracts.quantities import (
     Generation,
     Instant,
+    Label,
+    LabelKey,
     Labels,
     MemoryMib,
     Name,
@@ -322,9 +325,20 @@ class CordonRequest(Incoming):
 
 
 class NodeChange(Incoming):
-    """What an operator changes of a node itself."""
+    """What an operator changes of a node itself; what is left out stays.
 
-    market: Market
+    `labels` are set one by one, null takes one back. They win over those that the machine reports, and the labels
+    `region`, `zone`, `rack` and `interconnect_domain` say where it stands.
+    """
+
+    market: Market | None = None
+    labels: Annotated[dict[LabelKey, Label | None], Field(max_length=64)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _owner_of_orders(self) -> Self:
+        if NODE_ORDER_LABEL in self.labels:
+            raise ValueError(f"the label {NODE_ORDER_LABEL} is told by a join token alone")
+        return self
 
 
 class MoveRequest(Incoming):

@@ -66,6 +66,12 @@ class NodeMarketChanged(NodeEvent):
     type = "registry.node_market_changed.v1"
 
 
+class NodeLabelsChanged(NodeEvent):
+    """An operator labelled the node otherwise, and perhaps so said where it stands."""
+
+    type = "registry.node_labels_changed.v1"
+
+
 class NodeRemoved(NodeEvent):
     type = "registry.node_removed.v1"
 
@@ -177,6 +183,7 @@ NODE_EVENTS: tuple[type[NodeEvent], ...] = (
     NodeDrainRequested,
     NodeMoved,
     NodeMarketChanged,
+    NodeLabelsChanged,
     NodeRemoved,
     InventoryChanged,
     DeviceHealthChanged,
