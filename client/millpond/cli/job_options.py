@@ -27,7 +27,14 @@ from millpond_contracts.bodies.jobs import (
     TaskKind,
     Toleration,
 )
-from millpond_contracts.resources import DeviceKind
+from millpond_contracts.bodies.places import (
+    AntiAffinity,
+    AntiAffinityScope,
+    LabelOperator,
+    NodeAffinity,
+    TopologySpread,
+)
+from millpond_contracts.resources import DeviceKind, TopologyLevel
 
 _DOCUMENT = TypeAdapter(dict[str, object])
 _DOCUMENTS = TypeAdapter(list[dict[str, object]])
@@ -60,6 +67,22 @@ TaskKindOption = Annotated[
     TaskKind, typer.Option(help="What it does: of the devices that may take it, the nearest to such work is chosen.")
 ]
 TolerateOption = Annotated[list[str] | None, typer.Option(metavar="KEY[=VALUE]", help="Accept nodes marked so.")]
+AffinityOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="LABEL=VALUES", help="Only nodes with one of the values, such as rack=r1,r2; != for none of."),
+]
+AntiAffinityOption = Annotated[
+    list[TopologyLevel] | None, typer.Option(help="No two tasks of the job in one domain of this level.")
+]
+SpreadOption = Annotated[
+    list[str] | None, typer.Option(metavar="LEVEL=N", help="At most so many tasks in each domain, such as rack=2.")
+]
+PackOption = Annotated[
+    TopologyLevel | None, typer.Option(help="All tasks of the gang in one domain of this level, or it waits.")
+]
+PreferPackOption = Annotated[
+    TopologyLevel | None, typer.Option(help="The same where one has room, else in the next wider, else anywhere.")
+]
 GangOption = Annotated[bool, typer.Option("--gang", help="Start all tasks together or none of them.")]
 CountOption = Annotated[int, typer.Option(min=1, max=10_000, help="How many tasks of this kind.")]
 TenantOption = Annotated[
@@ -107,6 +130,11 @@ class JobOptions:
     require: RequireOption = None
     task_kind: TaskKindOption = TaskKind.GENERAL
     tolerate: TolerateOption = None
+    affinity: AffinityOption = None
+    anti_affinity: AntiAffinityOption = None
+    spread: SpreadOption = None
+    pack: PackOption = None
+    prefer_pack: PreferPackOption = None
     count: CountOption = 1
     gang: GangOption = False
     tenant: TenantOption = None
@@ -180,8 +208,16 @@ def _read_group(options: JobOptions) -> GroupSpec:
             memory_mib=parse_mib(options.memory, "--memory"),
             devices=devices,
         ),
-        requires=Requirements(attributes=parse_requirements(options.require or [])),
-        prefers=Preferences(task_kind=options.task_kind),
+        requires=Requirements(
+            attributes=parse_requirements(options.require or []),
+            affinity=tuple(map(_affinity, options.affinity or ())),
+            anti_affinity=tuple(
+                AntiAffinity(level=level, scope=AntiAffinityScope.JOB) for level in options.anti_affinity or ()
+            ),
+            spread=tuple(map(_spread, options.spread or ())),
+            pack=options.pack,
+        ),
+        prefers=Preferences(task_kind=options.task_kind, pack=options.prefer_pack),
         tolerations=tuple(_toleration(text) for text in options.tolerate or ()),
         run=_read_run(options),
     )
@@ -264,6 +300,24 @@ def name_of(program: str) -> str:
         each if each.isascii() and (each.isalnum() or each in "._-") else "-" for each in Path(program).name.lower()
     )
     return kept.strip("._-")[:63].rstrip("._-") or "job"
+
+
+def _affinity(text: str) -> NodeAffinity:
+    label, separator, values = text.partition("=")
+    if not separator or not values:
+        raise typer.BadParameter(
+            f"expected LABEL=VALUES or LABEL!=VALUES, found {text[:60]!r}", param_hint="--affinity"
+        )
+    operator = LabelOperator.NOT_IN if label.endswith("!") else LabelOperator.IN
+    return NodeAffinity(label=label.removesuffix("!"), operator=operator, values=tuple(values.split(",")))
+
+
+def _spread(text: str) -> TopologySpread:
+    level, separator, most = text.partition("=")
+    if not separator or level not in list(TopologyLevel) or not most.isdecimal():
+        levels = ", ".join(TopologyLevel)
+        raise typer.BadParameter(f"expected LEVEL=N with one of {levels}, found {text[:60]!r}", param_hint="--spread")
+    return TopologySpread(level=TopologyLevel(level), max_tasks=int(most))
 
 
 def _toleration(text: str) -> Toleration:

@@ -16,6 +16,7 @@ from millpond.cli.rendering import (
     show_done,
     show_list,
     show_one,
+    show_place,
     state,
     words,
 )
@@ -24,7 +25,7 @@ from millpond.client.client import Client
 from millpond_contracts.bodies.devices import ConditionView, DeviceListing
 from millpond_contracts.bodies.nodes import DeviceView, Market, NodeChange, NodeState, NodeView
 from millpond_contracts.ids import PoolId
-from millpond_contracts.resources import SIMULATED_TAINT, DeviceHealth, Topology
+from millpond_contracts.resources import SIMULATED_TAINT, DeviceHealth
 
 node = typer.Typer(name="node", help="Look at a machine; take it out of work and back.", no_args_is_help=True)
 
@@ -114,7 +115,7 @@ def show_node(context: typer.Context, name: NodeArgument, output: OutputOption =
     if found.drain is not None:
         emptied = "empty" if found.drain.emptied_at else f"until {show_time(found.drain.deadline)}"
         fields.append(("drain", emptied))
-    place = place_in_words(found.topology)
+    place = show_place(found.topology)
     if place:
         fields.append(("stands in", place))
     if found.taints:
@@ -274,15 +275,9 @@ def label_node(
     wanted: dict[str, str | None] = {text[:-1]: None for text in taken_back}
     wanted |= parse_pairs([text for text in labels if text not in taken_back], "KEY=VALUE")
     view = client.nodes.change(client.nodes.get(name).node_id, NodeChange(labels=wanted))
-    place = place_in_words(view.topology)
+    place = show_place(view.topology)
     told = ", ".join(f"{key}={value}" for key, value in view.labels.items()) or "no labels"
     show_done(output, view, view.node_id, f"{view.name}: {told}{place and f'; stands in {place}'}")
-
-
-def place_in_words(topology: Topology) -> str:
-    """`zone north-a, rack r7`; empty where nothing is known."""
-    known = ((words(level), value) for level, value in topology if value is not None)
-    return ", ".join(f"{level} {value}" for level, value in known)
 
 
 @node.command()

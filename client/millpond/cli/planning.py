@@ -12,7 +12,7 @@ from millpond.cli.amounts import show_share, show_time
 from millpond.cli.bills import show_money
 from millpond.cli.job_options import JobOptions, read_jobs, takes_job_options
 from millpond.cli.jobs import reason_parts
-from millpond.cli.rendering import make_table, show_json, words
+from millpond.cli.rendering import make_table, show_json, show_place, words
 from millpond.cli.session import JOBS, Output, OutputOption, connect, err, out
 from millpond.client.client import Client
 from millpond_contracts.bodies.jobs import JobSpec
@@ -92,6 +92,10 @@ def _details(offer: Offer) -> list[RenderableType]:
     waits = [f"{part.group} starts after {' and '.join(part.after)}" for part in offer.parts if part.after]
     if waits:
         shown.append(Text(f"\n{'; '.join(dict.fromkeys(waits))}: priced, and looked at as if it came by itself"))
+    places = [(part.group, show_place(part.topology)) for part in offer.parts]
+    if any(place for _, place in places):
+        rows = [[group, place or "several places"] for group, place in places]
+        shown += [Text("\nwhere it would stand", style="bold"), make_table([("group", False), ("in", False)], rows)]
     near = [row for part in offer.parts for row in _distance_rows(part)]
     if near:
         names = [("group", False), ("attribute", False)]

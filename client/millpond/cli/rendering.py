@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millpond.cli.session import Output, out
+from millpond_contracts.resources import Topology
 
 Item = TypeVar("Item", bound=BaseModel)
 
@@ -62,6 +63,12 @@ def plain(text: str | Text) -> Text:
 def words(code: str | None) -> str:
     """A code such as `not_enough_devices` in words."""
     return "-" if not code else code.replace("_", " ")
+
+
+def show_place(topology: Topology) -> str:
+    """`zone north-a, rack r7`; empty where nothing is known."""
+    known = ((words(level), value) for level, value in topology if value is not None)
+    return ", ".join(f"{level} {value}" for level, value in known)
 
 
 def show_labels(labels: Mapping[str, str]) -> str:

@@ -180,6 +180,16 @@ class Topology(_Record):
     interconnect_domain: Text | None = None
 
 
+class TopologyLevel(StrEnum):
+    """The levels of a topology, from wide to narrow; `node` is each one by itself."""
+
+    REGION = "region"
+    ZONE = "zone"
+    RACK = "rack"
+    INTERCONNECT_DOMAIN = "interconnect_domain"
+    NODE = "node"
+
+
 def place_of(topology: Topology, labels: Mapping[str, str]) -> Topology:
     """Where a node stands by its labels, such as `rack=r7`, and for the rest by what its agent reports."""
     told = {level: labels[level] for level in Topology.model_fields if labels.get(level)}

@@ -8,7 +8,16 @@ from typing import Any
 from redis.asyncio import Redis
 
 from millpond_contracts.bodies.bills import PriceLine, PriceVersionView
-from millpond_contracts.bodies.jobs import DeviceRequest, GroupSpec, JobSpec, JobView, Resources, RetrySpec, RunSpec
+from millpond_contracts.bodies.jobs import (
+    DeviceRequest,
+    GroupSpec,
+    JobSpec,
+    JobView,
+    Requirements,
+    Resources,
+    RetrySpec,
+    RunSpec,
+)
 from millpond_contracts.bodies.nodes import CordonReason, DeviceView, DrainView, NodeState, NodeView
 from millpond_contracts.bodies.pools import DeviceSharing, NodeSelector, PoolIsolation, PoolView
 from millpond_contracts.bodies.scaling import NodeTemplate, ScalingPolicyView, ScalingRules
@@ -74,7 +83,7 @@ def make_device(flavor: str = "t4", memory_mib: int | None = 16_000) -> DeviceVi
 
 
 def make_spec(virtual_pool: VirtualPoolId, **changes: Any) -> JobSpec:
-    """A job of one group; parts may be given: `count`, `cpu`, `devices`, `retry`, `priority`, `time_limit`, `gang`."""
+    """A job of one group; parts may be given: `count`, `cpu`, `devices`, `retry`, `priority`, `gang`, `requires` …"""
     devices = changes.get("devices")
     group = GroupSpec(
         name="main",
@@ -85,6 +94,7 @@ def make_spec(virtual_pool: VirtualPoolId, **changes: Any) -> JobSpec:
             memory_mib=changes.get("memory", 1024),
             devices=() if devices is None else (devices,),
         ),
+        requires=changes.get("requires", Requirements()),
         run=RunSpec(command=("/bin/true", SECRET), env={"TOKEN": SECRET}, image=changes.get("image")),
         stop_grace_seconds=7,
     )

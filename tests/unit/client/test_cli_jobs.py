@@ -69,6 +69,24 @@ def test_submit_when_everything_is_given_then_everything_is_sent(api: FakeApi) -
     assert group.run.command == ("train", "--lr", "0.1")
 
 
+def test_submit_when_places_are_asked_for_then_the_group_requires_them(api: FakeApi) -> None:
+    _, sent = submitted(
+        api,
+        *("--affinity", "rack=r1,r2", "--affinity", "tier!=slow", "--anti-affinity", "node", "--spread", "zone=2"),
+        *("--gang", "--pack", "region", "--prefer-pack", "rack", "--", "train"),
+    )
+    group = only_group(sent)
+    assert [(one.label, one.operator, one.values) for one in group.requires.affinity] == [
+        ("rack", "in", ("r1", "r2")),
+        ("tier", "not_in", ("slow",)),
+    ]
+    assert [(one.level, one.scope) for one in group.requires.anti_affinity] == [("node", "job")]
+    assert [(one.level, one.max_tasks, one.max_skew) for one in group.requires.spread] == [("zone", 2, None)]
+    assert (group.requires.pack, group.prefers.pack) == ("region", "rack")
+    for wrong in (("--affinity", "rack"), ("--spread", "row=2"), ("--spread", "rack=two"), ("--pack", "rack")):
+        assert run(api, "submit", *wrong, "--", "train").code == 2
+
+
 def test_submit_when_a_gang_is_asked_for_then_the_group_says_so(api: FakeApi) -> None:
     _, sent = submitted(api, "--gang", "--count", "4", "--", "train")
     assert (only_group(sent).gang, only_group(sent).count) == (True, 4)

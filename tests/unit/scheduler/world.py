@@ -1,26 +1,29 @@
 """A small pool to schedule on: builders with short defaults, and a check of the invariants that uses no NumPy."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
+from types import MappingProxyType
 
 from millpond_contracts.bodies.jobs import TaskKind
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy
 from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement
 from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
-from millpond_contracts.resources import DeviceKind, Isolation, Taint
+from millpond_contracts.resources import DeviceKind, Isolation, Taint, TopologyLevel
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, VirtualPoolState, add_amounts, device
+from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
 from millpond_scheduler.domain.plans import Claim, Holding, Plan, Reclaim
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.preemption import Evictions
-from millpond_scheduler.domain.requests import DeviceDemand, Gang, QueuedTask, RequestClass
+from millpond_scheduler.domain.requests import DeviceDemand, Gang, LabelMatch, PlacementRules, QueuedTask, RequestClass
 from millpond_scheduler.domain.running import Running
 from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.topology import Place
 
 PLENTY = Limit(guaranteed=0, hard=1_000_000_000)
 CUDA = Ecosystem(runtime="cuda", runtime_version="12.4", frameworks={"pytorch": "2.3.0"})
@@ -44,6 +47,7 @@ def node(
     runtimes: frozenset[str] = frozenset({"process"}),
     architecture: str = "x86_64",
     labels: dict[str, str] | None = None,
+    place: Place | None = None,
     state: NodeState = NodeState.READY,
     cordons: frozenset[CordonReason] = frozenset(),
     isolation: Isolation = Isolation.USER,
@@ -60,6 +64,7 @@ def node(
         devices=tuple(DeviceRecord(DeviceId(int=number * 1000 + slot), profile) for slot in range(gpus)),
         profile=NodeProfile(architecture, taints, runtimes, ecosystem),
         labels=labels or {},
+        place=place or Place(),
         name=f"n{number}",
         state=state,
         cordons=cordons,
@@ -85,6 +90,8 @@ def request(
     architectures: frozenset[str] = frozenset(),
     tolerations: frozenset[str] = frozenset(),
     labels: tuple[tuple[str, str], ...] = (),
+    affinity: tuple[LabelMatch, ...] = (),
+    levels: Iterable[TopologyLevel] = (),
     allow_unknown: bool = False,
     simulated: bool = False,
     task_kind: TaskKind = TaskKind.GENERAL,
@@ -102,6 +109,8 @@ def request(
         ecosystem=ecosystem or EcosystemRequirement(),
         tolerations=tolerations,
         labels=labels,
+        affinity=affinity,
+        levels=frozenset(levels),
         allow_unknown=allow_unknown,
         simulated=simulated,
         task_kind=task_kind,
@@ -166,15 +175,21 @@ class World:
         project: int | None = None,
         work: int | None = None,
         limit: int | None = None,
+        rules: PlacementRules | None = None,
+        job: int | None = None,
+        labels: Iterable[tuple[str, str]] = (),
     ) -> list[TaskId]:
-        """Queue equal tasks in the virtual pool of the request's tenant, or in the numbered one; `limit` in seconds."""
+        """Queue equal tasks in the virtual pool of the request's tenant, or in the numbered one; `limit` in seconds.
+
+        Without `job` each is a job of its own.
+        """
         tenants = {state.tenant: state.id for state in self.pools.values()}
         chosen = VirtualPoolId(int=pool) if pool is not None else tenants[wanted.tenant]
         made = []
         for _ in range(times):
             task = QueuedTask(
                 TaskId(int=self.next_task),
-                JobId(int=self.next_task),
+                JobId(int=self.next_task if job is None else job),
                 chosen,
                 wanted,
                 priority,
@@ -182,6 +197,8 @@ class World:
                 project=None if project is None else ProjectId(int=project),
                 work=work,
                 lasts_us=None if limit is None else limit * SECOND_US,
+                labels=frozenset(labels),
+                rules=rules,
             )
             self.next_task += 1
             self.queue.append(task)
@@ -191,20 +208,29 @@ class World:
         return made
 
     def submit_gang(
-        self, wanted: RequestClass, size: int, *, priority: int = 50, pool: int | None = None, limit: int | None = None
+        self,
+        wanted: RequestClass,
+        size: int,
+        *,
+        priority: int = 50,
+        pool: int | None = None,
+        limit: int | None = None,
+        rules: PlacementRules | None = None,
     ) -> Gang:
         """Queue equal tasks that start together; their ids follow on one another."""
         gang = Gang(JobId(int=self.next_task), (("main", size),))
-        for task in self.submit(wanted, size, priority=priority, pool=pool, limit=limit):
+        for task in self.submit(wanted, size, priority=priority, pool=pool, limit=limit, rules=rules):
             place = next(index for index, one in enumerate(self.queue) if one.id == task)
             self.queue[place] = self.submitted[task] = replaced(self.queue[place], job=gang.job, gang=gang)
         return gang
 
-    def submit_roles(self, *roles: tuple[str, RequestClass, int]) -> Gang:
-        """Queue a gang of several groups: name, request and count of each."""
+    def submit_roles(
+        self, *roles: tuple[str, RequestClass, int], rules: Mapping[str, PlacementRules] = MappingProxyType({})
+    ) -> Gang:
+        """Queue a gang of several groups: name, request and count of each; `rules` by group."""
         gang = Gang(JobId(int=self.next_task), tuple((name, count) for name, _, count in roles))
         for name, wanted, count in roles:
-            for task in self.submit(wanted, count):
+            for task in self.submit(wanted, count, rules=rules.get(name)):
                 place = next(index for index, one in enumerate(self.queue) if one.id == task)
                 self.queue[place] = self.submitted[task] = replaced(
                     self.queue[place], job=gang.job, gang=gang, group=name
@@ -246,7 +272,7 @@ class World:
             for key, state in self.pools.items()
         }
 
-    def plan(self, max_tasks: int = 500) -> Plan:
+    def plan(self, max_tasks: int = 500, cache: CandidateCache | None = None) -> Plan:
         """Plan one batch and leave it on the snapshot, undoable."""
         return plan_batch(
             self.snapshot,
@@ -255,6 +281,7 @@ class World:
             self.now_us,
             self.policy,
             max_tasks,
+            cache,
             list_running=self.list_running,
             claims=self.open_claims(),
             evictions=self.evictions,

@@ -5,12 +5,14 @@ An engine that keeps trees instead of arrays can take this module's place withou
 """
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
+from millpond_contracts.ids import TaskId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
-from millpond_scheduler.domain import policy
+from millpond_scheduler.domain import checks, policy
 from millpond_scheduler.domain.columns import CodeArray, IntArray
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.fits import ShapeFits
@@ -110,13 +112,19 @@ class Candidates:
             picks.append(DevicePick(devices[slot].id, milli, memory))
         return tuple(picks)
 
-    def count_reasons(self, kept_free: Collection[int] = ()) -> dict[Reason, int]:
-        """The pool's nodes by the first filter that they fail; the counts sum to the pool's nodes."""
+    def count_reasons(
+        self, kept_free: Collection[int] = (), barred: Mapping[Reason, IntArray] = MappingProxyType({})
+    ) -> dict[Reason, int]:
+        """The pool's nodes by the first filter that they fail; the counts sum to the pool's nodes.
+
+        Args:
+            barred: rows that it may not use because of where other tasks stand, by why.
+        """
         codes = self.codes
-        if kept_free:
+        if kept_free or barred:
             codes = codes.copy()
-            kept = np.array(list(kept_free))
-            codes[kept[codes[kept] == 0]] = CODES[Reason.EARMARKED]
+            for reason, rows in (*barred.items(), (Reason.EARMARKED, np.array(list(kept_free), dtype=np.int64))):
+                codes[rows[codes[rows] == 0]] = CODES[reason]
         counts = np.bincount(codes, minlength=len(REASONS)).tolist()
         return {
             reason: count
@@ -130,9 +138,7 @@ class Candidates:
         shut = (codes == CODES[Reason.NOT_SCHEDULABLE]) | (codes == CODES[Reason.CORDONED])
         rows = np.flatnonzero(shut)
         matching = self.fits.codes[columns.shape[rows]] == 0
-        if self.request.labels:
-            matching &= self.fits.label_matches[columns.label_set[rows]]
-        return bool(matching.any())
+        return bool((matching & checks.is_chosen(RowView(self._snapshot, self.fits, rows))).any())
 
     def milli_of(self, flavor: str) -> int:
         """Device milli that the task would hold of this flavor; of a slice bounded by memory, the most it can be."""
@@ -156,11 +162,15 @@ class Candidates:
 
 
 class CandidateCache:
-    """The most recently used request classes of one snapshot."""
+    """The most recently used request classes of one snapshot.
+
+    `searched_us`: when a gang was last searched for exactly and in vain, by its first task.
+    """
 
     def __init__(self, snapshot: Snapshot, size: int = 256, distance: DistanceRules | None = None) -> None:
         self.snapshot = snapshot
         self.distance = distance or DistanceRules()
+        self.searched_us: dict[TaskId, int] = {}
         self._size = size
         self._entries: OrderedDict[RequestClass, Candidates] = OrderedDict()
 

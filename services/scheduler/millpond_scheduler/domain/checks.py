@@ -36,6 +36,22 @@ def has_labels(view: RowView) -> BoolArray | bool:
     return True if not view.request.labels else view.fits.label_matches[view.columns.label_set[view.rows]]
 
 
+def has_affinity(view: RowView) -> BoolArray | bool:
+    """The node's labels are as the affinity asks."""
+    return True if not view.request.affinity else view.fits.affinity_matches[view.columns.label_set[view.rows]]
+
+
+def is_known_to_stand(view: RowView) -> BoolArray | bool:
+    """The node says where it stands on every level of which the request speaks."""
+    return True if not view.fits.levels else view.fits.places_known[view.columns.place[view.rows]]
+
+
+def is_chosen(view: RowView) -> BoolArray:
+    """The node is one of those that the job chose: labels, affinity, and known where it stands."""
+    chosen: BoolArray = np.ones(len(view.shape), dtype=np.bool_)
+    return chosen & has_labels(view) & has_affinity(view) & is_known_to_stand(view)
+
+
 def has_cpu(view: RowView) -> BoolArray:
     """Enough CPU is free."""
     return view.cpu_free >= view.request.cpu_milli

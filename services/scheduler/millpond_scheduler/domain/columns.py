@@ -26,6 +26,7 @@ _NODE_INTS = {
     "shape": 0,
     "size": 0,
     "label_set": 0,
+    "place": 0,
     "holder": ABSENT,
     "incarnation": 0,
     "version": 0,
@@ -61,6 +62,7 @@ class NodeColumns:
     shape: IntArray
     size: IntArray
     label_set: IntArray
+    place: IntArray
     holder: IntArray
     incarnation: IntArray
     version: IntArray

@@ -12,16 +12,27 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from millpond_contracts.ids import TaskId, VirtualPoolId
-from millpond_scheduler.domain.admission import CPU, MEMORY, Balance, Ledger, VirtualPoolState, demand_of, device
-from millpond_scheduler.domain.candidates import CandidateCache, Candidates
+from millpond_scheduler.domain.admission import (
+    CPU,
+    MEMORY,
+    Balance,
+    Ledger,
+    Resource,
+    VirtualPoolState,
+    demand_of,
+    device,
+)
+from millpond_scheduler.domain.apart import bar, find_apart
+from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.capacity import sum_free, sum_total
+from millpond_scheduler.domain.exact import find_exactly
 from millpond_scheduler.domain.fair_share import FairShares
 from millpond_scheduler.domain.gangs import list_runs
+from millpond_scheduler.domain.grounds import Ground, Runs, list_grounds
 from millpond_scheduler.domain.holds import Holds
 from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.order import Turns
 from millpond_scheduler.domain.plans import (
-    AdmissionLine,
     Claim,
     DevicePick,
     GangRoom,
@@ -31,32 +42,25 @@ from millpond_scheduler.domain.plans import (
     Plan,
     Reclaim,
     Rejection,
+    Search,
     Spared,
 )
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.preemption import Claimant, Evictions
 from millpond_scheduler.domain.queues import Queues
 from millpond_scheduler.domain.reclaim import Lent
+from millpond_scheduler.domain.refusals import admit, decide_rejection
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
 from millpond_scheduler.domain.returning import choose_row
 from millpond_scheduler.domain.running import Running, StopGroup
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.together import can_place_together, pick_together, spread_over_rows
-from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, STOPPABLE_REASONS, Reason, decide_dominant
+from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, STOPPABLE_REASONS, Reason
 
 # So many claimants of one batch at most: each costs a trial, and the next batch follows at once.
 MAX_RECLAIMS = 50
 
 VirtualPools = Mapping[VirtualPoolId, VirtualPoolState]
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Whether the limits let a task in, and if only with some flavors, the request narrowed to them."""
-
-    request: RequestClass
-    reason: Reason | None = None
-    lines: tuple[AdmissionLine, ...] = ()
 
 
 @dataclass(slots=True)
@@ -73,6 +77,8 @@ class _Batch:
     blocked: dict[tuple[object, ...], Rejection] = field(default_factory=dict)
     reclaims: list[Reclaim] = field(default_factory=list)
     halted: list[Halted] = field(default_factory=list)
+    searches: list[Search] = field(default_factory=list)
+    now_us: int = 0
 
 
 def plan_batch(
@@ -113,7 +119,7 @@ def plan_batch(
     placements: list[Placement] = []
     turns = Turns(ledger, cache, shares, claims, placements)
     holds = Holds(snapshot, horizon or Horizon(snapshot), policy, now_us)
-    batch = _Batch(snapshot, cache, ledger, lent, turns, holds, dict(claims), placements)
+    batch = _Batch(snapshot, cache, ledger, lent, turns, holds, dict(claims), placements, now_us=now_us)
     for claimant, claim in claims.items():
         holds.keep(claimant, claim.nodes)
     mark, examined = snapshot.mark(), 0
@@ -138,62 +144,8 @@ def plan_batch(
         mark,
         reclaims=tuple(batch.reclaims),
         halted=tuple(batch.halted),
+        searches=tuple(batch.searches),
     )
-
-
-def admit(balance: Balance | None, candidates: Candidates) -> Admission:
-    """Ask the limits on CPU, memory and every flavor that the hardware would allow.
-
-    One flavor with room is enough; the request is then narrowed to those that have it.
-    """
-    request = candidates.request
-    if balance is None:
-        return Admission(request, Reason.NO_VIRTUAL_POOL)
-    reason = balance.find_block({CPU: request.cpu_milli, MEMORY: request.memory_mib})
-    demand = request.devices
-    if reason is None and demand is not None:
-        blocks = {name: balance.find_block({device(name): candidates.milli_of(name)}) for name in candidates.flavors}
-        left = frozenset(name for name, block in blocks.items() if block is None)
-        if blocks and not left:
-            reason = Reason.LIMIT_REACHED if Reason.LIMIT_REACHED in blocks.values() else Reason.GUARANTEE_OF_OTHERS
-        elif len(left) < len(blocks):
-            request = replace(request, devices=replace(demand, flavors=left))
-    if reason is None:
-        return Admission(request)
-    return Admission(request, reason, list_lines(balance, candidates))
-
-
-def list_lines(balance: Balance, candidates: Candidates, tasks: int = 1) -> tuple[AdmissionLine, ...]:
-    """Every limit that so many tasks meet: CPU, memory and each flavor that the hardware would allow."""
-    request = candidates.request
-    lines = [balance.describe(CPU, tasks * request.cpu_milli), balance.describe(MEMORY, tasks * request.memory_mib)]
-    if request.devices is not None:
-        lines += [balance.describe(device(name), tasks * candidates.milli_of(name)) for name in candidates.flavors]
-    return tuple(lines)
-
-
-def decide_rejection(
-    cache: CandidateCache,
-    balance: Balance | None,
-    request: RequestClass,
-    kept_rows: Collection[int] = (),
-) -> Rejection:
-    """Say why a request does not start, with one count per node of its pool.
-
-    A limit comes first where it alone stands between the task and a node with room.
-    """
-    candidates = cache.get(request)
-    admission = admit(balance, candidates)
-    counts = candidates.count_reasons(kept_rows)
-    if balance is None or admission.reason is not None:
-        return Rejection(admission.reason or Reason.NO_VIRTUAL_POOL, counts, admission.lines)
-    lines: tuple[AdmissionLine, ...] = ()
-    if admission.request is not request:
-        lines = list_lines(balance, candidates)
-        if Reason.PLACEABLE in counts and cache.get(admission.request).find_best(kept_rows) is None:
-            return Rejection(Reason.LIMIT_REACHED, counts, lines)
-    reason = decide_dominant(counts, unavailable_would_match=candidates.has_unavailable_match())
-    return Rejection(reason, counts, lines)
 
 
 def _decide_unit(batch: _Batch, unit: tuple[QueuedTask, ...]) -> Rejection | None:
@@ -205,31 +157,92 @@ def _decide_unit(batch: _Batch, unit: tuple[QueuedTask, ...]) -> Rejection | Non
     # A batch only takes: what was blocked once stays blocked for every equal task or gang behind it.
     kept_rows = batch.holds.closed_to(unit)
     runs = list_runs(unit)
-    key = (first.virtual_pool, tuple((run[0].request, len(run)) for run in runs), size, kept_rows)
+    kind = tuple((run[0].request, len(run), run[0].rules and run[0].kin, run[0].rules) for run in runs)
+    key = (first.virtual_pool, kind, size, kept_rows)
     known = batch.blocked.get(key)
     if known is not None and first.id not in batch.claims:
         return known
+    rejection = _try_grounds(batch, runs, kept_rows)
+    if rejection is None:
+        return None
+    if rejection.reason in STOPPABLE_REASONS:
+        claim, spared = _promise(batch, unit)
+        if claim is not None:
+            return replace(rejection, reason=claim.reason)
+        rejection = replace(rejection, spared=spared)
+    batch.blocked[key] = rejection
+    if rejection.reason in CAPACITY_REASONS:
+        return replace(rejection, starts_us=_keep_free(batch, runs))
+    return rejection
+
+
+def _try_grounds(batch: _Batch, runs: Sequence[tuple[QueuedTask, ...]], kept_rows: frozenset[int]) -> Rejection | None:
+    """Place a unit on the first ground where all of it finds room, at last by an exact search; otherwise the reason."""
+    rejection, grounds = None, list_grounds(batch.cache, runs, kept_rows)
+    for ground in grounds:
+        tried = _place_unit(batch, runs, kept_rows, ground)
+        if tried is None:
+            return None
+        if rejection is None or _fitting(tried) >= _fitting(rejection):
+            rejection = tried
+    assert rejection is not None, "there is always a ground"
+    is_asked = any(run[0].rules for run in runs) and not any(ground.is_short for ground in grounds)
+    if rejection.gang is None or rejection.reason not in CAPACITY_REASONS or not is_asked:
+        return rejection
+    search = _search(batch, runs, kept_rows, grounds)
+    if search is Search.FOUND:
+        return None
+    return replace(rejection, gang=replace(rejection.gang, search=search))
+
+
+def _place_unit(
+    batch: _Batch, runs: Sequence[tuple[QueuedTask, ...]], kept_rows: frozenset[int], ground: Ground
+) -> Rejection | None:
+    """Place a task, or a whole gang with what it packs on one ground; otherwise the reason, and all is as before."""
     mark, placed = batch.snapshot.mark(), len(batch.placements)
     for run in runs:
-        fitting, rejection = _decide_run(batch, run, kept_rows)
+        fitting, rejection = _decide_run(batch, run, kept_rows, ground.closed_to(run[0].rules))
         if rejection is None:
             continue
-        if first.gang is not None:
-            room = GangRoom(size, len(batch.placements) - placed)
-            if len(first.gang.groups) > 1:
+        gang = run[0].gang
+        if gang is not None:
+            room = GangRoom(gang.size, len(batch.placements) - placed, level=ground.level, domain=ground.name or None)
+            if len(gang.groups) > 1:
                 room = replace(room, group=run[fitting].group, group_tasks=len(run), group_fitting=fitting)
             rejection = replace(rejection, gang=room, request=run[fitting].request)
+        if ground.is_short and rejection.reason in CAPACITY_REASONS:
+            rejection = replace(rejection, reason=Reason.DOMAIN_TOO_SMALL)
         _give_back(batch, mark, placed)
-        if rejection.reason in STOPPABLE_REASONS:
-            claim, spared = _promise(batch, unit)
-            if claim is not None:
-                return replace(rejection, reason=claim.reason)
-            rejection = replace(rejection, spared=spared)
-        batch.blocked[key] = rejection
-        if rejection.reason in CAPACITY_REASONS:
-            return replace(rejection, starts_us=_keep_free(batch, runs))
         return rejection
     return None
+
+
+def _search(
+    batch: _Batch, runs: Sequence[tuple[QueuedTask, ...]], kept_rows: frozenset[int], grounds: Sequence[Ground]
+) -> Search | None:
+    """Place a gang with rules on places exactly, where the greedy search failed; None = it was not asked."""
+    balance = batch.ledger.find_balance(runs[0][0].virtual_pool)
+    seen = [(run, batch.cache.get(run[0].request)) for run in runs]
+    if balance is None or not _is_within(balance, seen):
+        return None
+    found = find_exactly(batch.cache, seen, kept_rows, grounds, batch.now_us)
+    if found is None:
+        return None
+    mark, placed = batch.snapshot.mark(), len(batch.placements)
+    for (run, candidates), rows in zip(seen, found.rows, strict=False):
+        tasks = iter(run)
+        for row, count in rows:
+            for picks in pick_together(batch.snapshot, candidates, row, count):
+                _take(batch, next(tasks), balance, candidates.request, row, picks)
+    batch.searches.append(found.search)
+    if found.search is Search.FOUND and len(batch.placements) - placed < sum(map(len, runs)):
+        _give_back(batch, mark, placed)
+        return Search.UNDECIDED
+    return found.search
+
+
+def _fitting(rejection: Rejection) -> int:
+    return 0 if rejection.gang is None else rejection.gang.fitting
 
 
 def _promise(batch: _Batch, unit: tuple[QueuedTask, ...]) -> tuple[Claim | None, Mapping[Spared, int]]:
@@ -256,26 +269,20 @@ def _plan_stops(batch: _Batch, unit: tuple[QueuedTask, ...], claimant: Claimant)
         return None
     claimant.balance.count_pool()
     batch.claims.pop(unit[0].id, None)
-    victims: list[StopGroup] = []
-    blocked = [
+    blocked = frozenset(
         row
         for claim in batch.claims.values()
         if not claim.placements
         for row in map(batch.snapshot.find_row, claim.nodes)
         if row is not None
-    ]
+    )
     with batch.lent.as_it_will_be(batch.claims.values(), claimant.balance):
-        mark, placed = batch.snapshot.mark(), len(batch.placements)
-        is_whole = all(_place_after_stops(batch, task, claimant, blocked, victims) for task in unit)
-        placements = tuple(batch.placements[placed:])
-        if is_whole:
-            resources = {resource for placement in placements for resource in demand_of(placement)}
-            own = batch.lent.find_own_victims(claimant, resources)
-            is_whole, victims = own is not None, victims + (own or [])
-        _give_back(batch, mark, placed)
-        batch.lent.restore(victims, claimant)
-    if not is_whole or not victims:
+        grounds = list_grounds(batch.cache, list_runs(unit), blocked, by_empty=True)
+        tried = (_try_stops(batch, unit, claimant, blocked, ground) for ground in grounds)
+        found = next((each for each in tried if each is not None), None)
+    if found is None:
         return None
+    placements, victims = found
     batch.lent.take(victims)
     is_own = any(group.virtual_pool == unit[0].virtual_pool for group in victims)
     nodes = frozenset(placement.holding.node for placement in placements)
@@ -287,9 +294,34 @@ def _plan_stops(batch: _Batch, unit: tuple[QueuedTask, ...], claimant: Claimant)
     return claim
 
 
+def _try_stops(
+    batch: _Batch, unit: tuple[QueuedTask, ...], claimant: Claimant, blocked: frozenset[int], ground: Ground
+) -> tuple[tuple[Placement, ...], list[StopGroup]] | None:
+    """Where a unit would stand, and what has to stop for it; all is as before."""
+    victims: list[StopGroup] = []
+    mark, placed = batch.snapshot.mark(), len(batch.placements)
+    is_whole = all(
+        _place_after_stops(batch, task, claimant, blocked, ground.closed_to(task.rules), victims) for task in unit
+    )
+    placements = tuple(batch.placements[placed:])
+    if is_whole:
+        resources = {resource for placement in placements for resource in demand_of(placement)}
+        own = batch.lent.find_own_victims(claimant, resources)
+        is_whole, victims = own is not None, victims + (own or [])
+    _give_back(batch, mark, placed)
+    batch.lent.restore(victims, claimant)
+    return (placements, victims) if is_whole and victims else None
+
+
 def _place_after_stops(
-    batch: _Batch, task: QueuedTask, claimant: Claimant, blocked: Collection[int], victims: list[StopGroup]
+    batch: _Batch,
+    task: QueuedTask,
+    claimant: Claimant,
+    kept_rows: frozenset[int],
+    outside: frozenset[int],
+    victims: list[StopGroup],
 ) -> bool:
+    _, blocked = bar(batch.cache, task, kept_rows, outside)
     with batch.lent.without_own(claimant):
         admission = admit(claimant.balance, batch.cache.get(task.request))
     if admission.reason is not None:
@@ -317,11 +349,13 @@ def _give_back(batch: _Batch, mark: int, placed: int) -> None:
     batch.snapshot.undo_to(mark)
 
 
-def _decide_run(batch: _Batch, run: tuple[QueuedTask, ...], kept_rows: Collection[int]) -> tuple[int, Rejection | None]:
+def _decide_run(
+    batch: _Batch, run: tuple[QueuedTask, ...], kept_rows: frozenset[int], outside: frozenset[int]
+) -> tuple[int, Rejection | None]:
     """Place equal tasks, together where that can be; how many found a place, and why the next one did not."""
-    placed = _place_together(batch, run, kept_rows) if len(run) > 1 else 0
+    placed = _place_together(batch, run, kept_rows | outside) if len(run) > 1 else 0
     for task in run[placed:]:
-        rejection = _decide(batch, task, kept_rows)
+        rejection = _decide(batch, task, kept_rows, outside)
         if rejection is not None:
             return placed, rejection
         placed += 1
@@ -337,31 +371,42 @@ def _place_together(batch: _Batch, run: tuple[QueuedTask, ...], kept_rows: Colle
     if balance is None or not can_place_together(candidates) or any(task.failed_on or task.moves_to for task in run):
         return 0
     request, size = candidates.request, len(run)
-    amounts = [{CPU: size * request.cpu_milli, MEMORY: size * request.memory_mib}]
-    amounts += [{device(flavor): size * candidates.milli_of(flavor)} for flavor in candidates.flavors]
-    if any(balance.find_block(amount) is not None for amount in amounts):
+    apart = find_apart(batch.snapshot, run[0].kin, run[0].rules, candidates, kept_rows)
+    if (apart is not None and not apart.is_by_count) or not _is_within(balance, [(run, candidates)]):
         return 0
     placed = 0
-    for row, count in spread_over_rows(batch.snapshot, candidates, size, kept_rows):
+    for row, count in spread_over_rows(batch.snapshot, candidates, size, kept_rows, apart):
         for picks in pick_together(batch.snapshot, candidates, row, count):
             _take(batch, run[placed], balance, request, row, picks)
             placed += 1
     return placed
 
 
-def _decide(batch: _Batch, task: QueuedTask, kept_rows: Collection[int]) -> Rejection | None:
+def _is_within(balance: Balance, runs: Runs) -> bool:
+    """Whether the limits let all of these tasks in, whichever of their flavors they get."""
+    amounts: Counter[Resource] = Counter()
+    for run, candidates in runs:
+        amounts[CPU] += len(run) * candidates.request.cpu_milli
+        amounts[MEMORY] += len(run) * candidates.request.memory_mib
+        for flavor in candidates.flavors if candidates.request.devices is not None else ():
+            amounts[device(flavor)] += len(run) * candidates.milli_of(flavor)
+    return balance.find_block(amounts) is None
+
+
+def _decide(batch: _Batch, task: QueuedTask, kept_rows: frozenset[int], outside: frozenset[int]) -> Rejection | None:
+    barred, closed = bar(batch.cache, task, kept_rows, outside)
     balance = batch.ledger.find_balance(task.virtual_pool)
     # 2. Admission: which flavors do the limits leave?
     admission = admit(balance, batch.cache.get(task.request))
     if balance is not None and admission.reason is None:
         candidates = batch.cache.get(admission.request)
         # 3. The best node that passes every filter.
-        row = choose_row(batch.snapshot, candidates, task, kept_rows)
+        row = choose_row(batch.snapshot, candidates, task, kept_rows, closed - kept_rows)
         if row is not None:
             _take(batch, task, balance, candidates.request, row, candidates.pick_devices(row))
             return None
     # 5. Say why.
-    return decide_rejection(batch.cache, balance, task.request, kept_rows)
+    return decide_rejection(batch.cache, balance, task.request, kept_rows, barred)
 
 
 def _take(
@@ -375,7 +420,7 @@ def _take(
     # 4. Take it on the snapshot and charge the limits, so that the next task of this batch sees both.
     snapshot = batch.snapshot
     node = snapshot.record_at(row)
-    holding = Holding(task.id, node.id, request.tenant, request.cpu_milli, request.memory_mib, picks)
+    holding = Holding(task.id, node.id, request.tenant, request.cpu_milli, request.memory_mib, picks, task.kin)
     snapshot.place(holding)
     flavor = snapshot.find_flavor(picks[0].device) if picks else None
     placement = Placement(holding, task.virtual_pool, flavor, node.incarnation)
@@ -388,4 +433,5 @@ def _keep_free(batch: _Batch, runs: Sequence[tuple[QueuedTask, ...]]) -> int | N
     # 7. Whom capacity alone has blocked for too long gets nodes kept free; and when can it start?
     balance = batch.ledger.find_balance(runs[0][0].virtual_pool)
     wanted = [batch.cache.get(admit(balance, batch.cache.get(run[0].request)).request) for run in runs]
-    return batch.holds.decide(list(zip(runs, wanted, strict=True)))
+    grounds = list_grounds(batch.cache, runs, batch.holds.rows, by_empty=True)
+    return batch.holds.decide(list(zip(runs, wanted, strict=True)), grounds)

@@ -12,10 +12,13 @@ from enum import StrEnum
 import numpy as np
 
 from millpond_contracts.ids import NodeId, TaskId
+from millpond_scheduler.domain.apart import find_apart, rows_of
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
+from millpond_scheduler.domain.gangs import list_runs
+from millpond_scheduler.domain.grounds import Ground, list_grounds
 from millpond_scheduler.domain.lack import rank_by_lack
 from millpond_scheduler.domain.plans import Holding
-from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.requests import Kin, PlacementRules, QueuedTask, RequestClass
 from millpond_scheduler.domain.running import Running
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.views import RowView
@@ -52,10 +55,11 @@ class MoveRules:
 
 @dataclass(frozen=True, slots=True)
 class Movable:
-    """A running task that may be restarted elsewhere, with what it asked for."""
+    """A running task that may be restarted elsewhere, with what it asked for and beside which tasks it may stand."""
 
     running: Running
     request: RequestClass
+    rules: PlacementRules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +126,19 @@ def plan_moves(
         kept_rows: rows that are kept for others: nothing goes there.
     """
     fragmentation = max(measure_fragmentation(snapshot, cache.get(task.request)) for task in unit)
-    search = _Search(snapshot, cache, movable, now_us, rules, frozenset(kept_rows))
-    try:
-        is_whole = all(search.place(task) for task in unit)
-        moves, nodes = tuple(search.moves), tuple(search.nodes)
-    finally:
-        search.undo()
+    best: tuple[int, tuple[Move, ...], tuple[NodeId, ...]] | None = None
+    for ground in list_grounds(cache, list_runs(tuple(unit)), kept_rows, by_empty=True):
+        search = _Search(snapshot, cache, movable, now_us, rules, frozenset(kept_rows), ground)
+        try:
+            if all(search.place(task) for task in unit):
+                found = (sum(move.cost for move in search.moves), tuple(search.moves), tuple(search.nodes))
+                best = found if best is None or found[0] < best[0] else best
+        finally:
+            search.undo()
+    is_whole = best is not None
+    cost, moves, nodes = best or (0, (), ())
     seconds = rules.wait_seconds if wait_us is None else wait_us // 1_000_000
     gain = seconds * sum(_amount(task.request) for task in unit)
-    cost = sum(move.cost for move in moves)
     outcome = MoveOutcome.MOVES
     if is_whole and not moves:
         outcome = MoveOutcome.STARTS_NOW
@@ -162,6 +170,7 @@ class _Search:
         now_us: int,
         rules: MoveRules,
         kept: frozenset[int],
+        ground: Ground,
     ) -> None:
         self.moves: list[Move] = []
         self.nodes: list[NodeId] = []
@@ -171,17 +180,19 @@ class _Search:
         self._now_us = now_us
         self._rules = rules
         self._kept = kept
+        self._ground = ground
         self._places: set[int] = set()  # the rows of the unit: nobody is moved there
         self._mark = snapshot.mark()
 
     def place(self, task: QueuedTask) -> bool:
         """Give one task of the unit a place, if need be one that is made by moves."""
         candidates = self._cache.get(task.request)
-        row = candidates.find_best(self._kept)
+        closed = self._closed_to(task.kin, task.rules, candidates) | self._ground.closed_to(task.rules)
+        row = candidates.find_best(closed)
         if row is not None:
             self._occupy(candidates, task, row)
             return True
-        found = self._find_cheapest(candidates, task)
+        found = self._find_cheapest(candidates, task, closed)
         if found is None:
             return False
         row, moves = found
@@ -199,12 +210,18 @@ class _Search:
         for move in self.moves:
             self._snapshot.apply_allocation(move.before)
 
-    def _find_cheapest(self, candidates: Candidates, task: QueuedTask) -> tuple[int, list[Move]] | None:
+    def _closed_to(self, kin: Kin | None, rules: PlacementRules | None, candidates: Candidates) -> frozenset[int]:
+        """The rows that a task may not use: they are kept, or other tasks stand there as its rules do not allow."""
+        apart = None if kin is None else find_apart(self._snapshot, kin, rules, candidates, self._kept)
+        return self._kept if apart is None else self._kept | rows_of(apart.barred())
+
+    def _find_cheapest(
+        self, candidates: Candidates, task: QueuedTask, closed: Collection[int]
+    ) -> tuple[int, list[Move]] | None:
         rows = candidates.view_empty()[1]
+        rows = rows[~np.isin(rows, list(closed))]
         rows = rows[rank_by_lack(self._snapshot, candidates, rows)]
-        tried = (
-            (row, self._try_row(candidates, task, row)) for row in rows.tolist()[:MAX_NODES] if row not in self._kept
-        )
+        tried = ((row, self._try_row(candidates, task, row)) for row in rows.tolist()[:MAX_NODES])
         found = [(row, moves) for row, moves in tried if moves is not None]
         if not found:
             return None
@@ -253,7 +270,8 @@ class _Search:
     def _occupy(self, candidates: Candidates, task: QueuedTask, row: int) -> None:
         request, node = candidates.request, self._snapshot.record_at(row).id
         picks = candidates.pick_devices(row)
-        self._snapshot.place(Holding(task.id, node, request.tenant, request.cpu_milli, request.memory_mib, picks))
+        held = (request.tenant, request.cpu_milli, request.memory_mib)
+        self._snapshot.place(Holding(task.id, node, *held, picks, task.kin))
         self._places.add(row)
         self.nodes.append(node)
 
@@ -265,7 +283,8 @@ class _Search:
             request = replace(request, devices=replace(request.devices, flavors=flavors))
         candidates = self._cache.get(request)
         home = self._snapshot.find_row(before.node)
-        row = candidates.find_best(self._kept | self._places | ({home} if home is not None else set()))
+        closed = self._closed_to(before.kin, victim.rules, candidates)
+        row = candidates.find_best(closed | self._places | ({home} if home is not None else set()))
         if row is None:
             return None
         after = replace(before, node=self._snapshot.record_at(row).id, devices=candidates.pick_devices(row))

@@ -96,8 +96,11 @@ def _is_wanted(request: RequestClass, rejection: Rejection) -> bool:
     """Whether more of the right nodes would let it start.
 
     Where nodes were seen that fit but are full, yes. Else, as in an empty pool, only what can be told of a node that is
-    not there: a demand on software or rates might not be met by it, and it would be made again and again.
+    not there: a demand on software or rates might not be met by it, and it would be made again and again. So it is in
+    any case with where a new node would stand.
     """
+    if request.affinity or request.levels:
+        return False
     if rejection.reason in CAPACITY_REASONS:
         return True
     if rejection.reason in _BY_OTHERS:

@@ -11,27 +11,28 @@ from millpond_scheduler.domain import checks, policy, shapes
 from millpond_scheduler.domain.admission import Ledger
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.capacity import sum_free
-from millpond_scheduler.domain.cycle import VirtualPools, decide_rejection, list_lines
+from millpond_scheduler.domain.columns import ABSENT
+from millpond_scheduler.domain.cycle import VirtualPools
 from millpond_scheduler.domain.defragmentation import measure_fragmentation
 from millpond_scheduler.domain.gangs import count_fitting
 from millpond_scheduler.domain.growth import GrowthLimit, LargestSize, find_reached
 from millpond_scheduler.domain.lack import find_nearest, missing_devices
-from millpond_scheduler.domain.plans import AdmissionLine, GangRoom, Rejection, Spared
+from millpond_scheduler.domain.plans import AdmissionLine, GangRoom, Rejection, Search, Spared
+from millpond_scheduler.domain.refusals import decide_rejection, list_lines
 from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.snapshot import Snapshot
-from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, CODES, Reason, describe_reason
+from millpond_scheduler.domain.topology import in_words
+from millpond_scheduler.domain.unblocking import suggest_by_place
+from millpond_scheduler.domain.verdicts import CAPACITY_REASONS, CODES, Reason, Unblock, describe_reason
 from millpond_scheduler.domain.views import RowView
 
+_SEARCHES = {
+    None: "",
+    Search.IMPOSSIBLE: "; an exact search proved that there is no way now",
+    Search.UNDECIDED: "; an exact search found no way in its time",
+}
 _LIMITS = frozenset({Reason.LIMIT_REACHED, Reason.GUARANTEE_OF_OTHERS})
 _SOFTWARE = frozenset({Reason.INCOMPATIBLE_RUNTIME, Reason.INCOMPATIBLE_VERSION, Reason.UNKNOWN_ECOSYSTEM})
-
-
-@dataclass(frozen=True, slots=True)
-class Unblock:
-    """Something that somebody could do, and what it would change."""
-
-    action: str
-    effect: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,7 @@ def explain(
     reached = find_reached(snapshot, candidates, growth) if dominant in CAPACITY_REASONS else []
     message += "".join(f"; {_largest_size(size)}" for size in reached)
     if rejection.gang is not None:
-        stuck = f" ({rejection.gang.group} has room for {rejection.gang.group_fitting} of {alike})"
-        where = "" if rejection.gang.group is None else stuck
-        room = f"room for {rejection.gang.fitting} of the gang's {size} tasks{where}, which start together"
-        message = f"{room}: {message}"
+        message = _of_gang(rejection.gang, size, alike, message)
     return Explanation(
         dominant=dominant,
         message=message,
@@ -116,11 +114,23 @@ def explain(
         largest_free_milli=milli,
         could_ever_fit=nearest is not None,
         attributes=_count_attributes(snapshot, candidates),
-        would_unblock=(*_suggest(snapshot, candidates, rejection, lines, nearest), *map(_grow, reached)),
+        would_unblock=(
+            *suggest_by_place(task, candidates.request, rejection),
+            *_suggest(snapshot, candidates, rejection, lines, nearest),
+            *map(_grow, reached),
+        ),
         gang=rejection.gang,
         starts_us=rejection.starts_us,
         fragmentation_permille=measure_fragmentation(snapshot, candidates),
     )
+
+
+def _of_gang(gang: GangRoom, size: int, alike: int, why: str) -> str:
+    """How much of a gang finds room, before the reason of the next task of it."""
+    where = "" if gang.group is None else f" ({gang.group} has room for {gang.group_fitting} of {alike})"
+    packed = "" if gang.level is None else f" in {in_words(gang.level)} {gang.domain}"
+    room = f"room for {gang.fitting} of the gang's {size} tasks{where}{packed}, which start together"
+    return f"{room}: {why}{_SEARCHES[gang.search]}"
 
 
 def _largest_size(size: LargestSize) -> str:
@@ -211,6 +221,19 @@ def _make_room(snapshot: Snapshot, candidates: Candidates, gang: GangRoom) -> li
     view, rows = candidates.view_empty()
     most = int(count_fitting(view)[rows].sum())
     alike, fitting = (gang.tasks, gang.fitting) if gang.group is None else (gang.group_tasks, gang.group_fitting)
+    where = "on the pool's nodes"
+    if gang.level is not None:
+        level, where = in_words(gang.level), f"in {in_words(gang.level)} {gang.domain}"
+        domains, empty = snapshot.domains_of(gang.level, rows), count_fitting(view)[rows]
+        known = domains != ABSENT
+        largest = int(np.bincount(domains[known], weights=empty[known], minlength=1).max())
+        if largest < alike:
+            return [
+                Unblock(
+                    f"pack by a wider level than {level}, or ask for a smaller gang",
+                    f"with nothing running the largest {level} could hold {largest} of {alike} such tasks",
+                )
+            ]
     if most < alike:
         return [
             Unblock(
@@ -223,7 +246,7 @@ def _make_room(snapshot: Snapshot, candidates: Candidates, gang: GangRoom) -> li
         return []
     return [
         Unblock(
-            f"release room for {missing} more such task{'s' if missing > 1 else ''} on the pool's nodes",
+            f"release room for {missing} more such task{'s' if missing > 1 else ''} {where}",
             f"all {gang.tasks} tasks of the gang then start together",
         )
     ]
@@ -256,7 +279,7 @@ def amount_in_words(resource: str, amount: int) -> str:
 def _open_nodes(snapshot: Snapshot, candidates: Candidates) -> list[Unblock]:
     """The oldest node that would take the task at once if it were uncordoned, or ready."""
     view = RowView(snapshot, candidates.fits, slice(0, snapshot.columns.rows))
-    room = (policy.judge_open(view) == 0) & checks.has_labels(view)
+    room = (policy.judge_open(view) == 0) & checks.is_chosen(view)
     found = []
     for reason in (Reason.CORDONED, Reason.NOT_SCHEDULABLE):
         rows = np.flatnonzero(room & (candidates.codes == CODES[reason]))

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from millpond_scheduler.domain.columns import BoolArray, CodeArray, IntArray
+from millpond_scheduler.domain.columns import ABSENT, BoolArray, CodeArray, IntArray
 from millpond_scheduler.domain.distance import DistanceRules, measure_distance, wishes_of
 from millpond_scheduler.domain.nodes import DeviceProfile, NodeProfile, NodeShape
 from millpond_scheduler.domain.requests import RequestClass
@@ -23,10 +23,12 @@ FURTHEST = (1 << STEP_BITS) - 1
 class ShapeFits:
     """For each shape the first filter that it fails (0 = none), and the device slots that pass all of them.
 
-    `label_matches` says for each label set whether it has the labels asked for. `flavors` are the flavors of passing
-    devices seen so far, of any pool, with the least memory (MiB) among them, and `flavor_names` the same by name;
-    `mixed_flavors` are their indexes if one shape has several. `slot_steps` says how far each passing slot is from the
-    request, in steps, and `steps` the same of each shape's nearest; `has_steps` whether any is further than another.
+    `label_matches` says for each label set whether it has the labels asked for, `affinity_matches` whether they are as
+    the affinity asks, and `places_known` for each place whether it is known on all `levels` asked of.
+    `flavors` are the flavors of passing devices seen so far, of any pool, with the least memory (MiB) among them, and
+    `flavor_names` the same by name; `mixed_flavors` are their indexes if one shape has several. `slot_steps` says how
+    far each passing slot is from the request, in steps, and `steps` the same of each shape's nearest; `has_steps`
+    whether any is further than another.
     """
 
     def __init__(self, snapshot: Snapshot, request: RequestClass, filters: ShapeFilters, rules: DistanceRules) -> None:
@@ -39,6 +41,9 @@ class ShapeFits:
         self.flavor_names: tuple[str, ...] = ()
         self.mixed_flavors: tuple[int, ...] = ()
         self.label_matches: BoolArray = np.zeros(0, dtype=np.bool_)
+        self.affinity_matches: BoolArray = np.zeros(0, dtype=np.bool_)
+        self.places_known: BoolArray = np.zeros(0, dtype=np.bool_)
+        self.levels = request.levels
         self.slot_steps: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.steps: IntArray = np.zeros(0, dtype=np.int64)
         self.has_steps = False
@@ -95,6 +100,14 @@ class ShapeFits:
             wanted = frozenset(self.request.labels)
             fresh = np.array([wanted <= labels for labels in label_sets[known:]], dtype=np.bool_)
             self.label_matches = np.concatenate((self.label_matches, fresh))
+        known = len(self.affinity_matches)
+        if self.request.affinity and known < len(label_sets):
+            met = [all(each.holds(dict(labels)) for each in self.request.affinity) for labels in label_sets[known:]]
+            self.affinity_matches = np.concatenate((self.affinity_matches, np.array(met, dtype=np.bool_)))
+        if self.levels and len(self.places_known) < len(snapshot.places):
+            everywhere = np.arange(len(snapshot.places))
+            known_at = [snapshot.places.domains_of(level, everywhere) != ABSENT for level in self.levels]
+            self.places_known = np.logical_and.reduce(known_at)
 
     def _judge(self, shape: NodeShape) -> tuple[Reason, list[int]]:
         passing: list[int | None] = [None]  # the node by itself

@@ -12,8 +12,10 @@ from millpond_scheduler.domain.views import RowView
 
 
 def list_runs(unit: tuple[QueuedTask, ...]) -> list[tuple[QueuedTask, ...]]:
-    """The tasks of a unit by request, in order."""
-    return [tuple(run) for _, run in groupby(unit, key=lambda task: task.request)]
+    """The tasks of a unit by request, in order; of those with rules on places, by group."""
+    return [
+        tuple(run) for _, run in groupby(unit, key=lambda task: (task.request, task.rules and (task.group, task.rules)))
+    ]
 
 
 def count_fitting(view: RowView) -> IntArray:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from millpond_contracts.ids import NodeId, PoolId, TaskId
-from millpond_scheduler.domain.candidates import Candidates
+from millpond_scheduler.domain.apart import find_apart
+from millpond_scheduler.domain.grounds import ANYWHERE, Ground, Runs
 from millpond_scheduler.domain.horizon import Horizon, Room
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.requests import QueuedTask
@@ -87,11 +88,17 @@ class Holds:
         if task.lasts_us is not None:
             self._horizon.expect(task.id, self._now_us + task.lasts_us)
 
-    def decide(self, wanted: Sequence[tuple[tuple[QueuedTask, ...], Candidates]]) -> int | None:
+    @property
+    def rows(self) -> frozenset[int]:
+        """All rows that are kept for anybody."""
+        return self._rows
+
+    def decide(self, wanted: Runs, grounds: Sequence[Ground] = (ANYWHERE,)) -> int | None:
         """Keeps nodes for a task or gang that capacity has blocked, where it is its turn.
 
         Args:
             wanted: its equal tasks side by side, with their candidates, narrowed to the flavors that the limits leave.
+            grounds: where it may stand; the one where it can start first is kept.
 
         Returns:
             When it can start by the limits of what runs, if it is next on one of its flavors and nobody passes it.
@@ -106,9 +113,10 @@ class Holds:
         self._told_lines |= lines
         if not (is_holding or is_next):
             return None
-        rooms = self._find_rooms(wanted)
-        if rooms is None:
+        found = [rooms for ground in grounds if (rooms := self._find_rooms(wanted, ground)) is not None]
+        if not found:
             return None
+        rooms = min(found, key=_latest_start)
         starts = [room.starts_us for room in rooms]
         starts_us = None if None in starts else max(each for each in starts if each is not None)
         if is_holding:
@@ -118,13 +126,16 @@ class Holds:
                 self.earmarks |= {task.id: node for task, node in zip(run, room.nodes, strict=True)}
         return starts_us
 
-    def _find_rooms(self, wanted: Sequence[tuple[tuple[QueuedTask, ...], Candidates]]) -> list[Room] | None:
+    def _find_rooms(self, wanted: Runs, ground: Ground) -> list[Room] | None:
         """Room for every group of a gang, on nodes of their own; where there are too few, perhaps on the same ones."""
         for is_apart in (True, False):
             rooms: list[Room] = []
             taken = set(self._rows)
             for run, candidates in wanted:
-                room = self._horizon.find_room(run[0].id, candidates, len(run), self._now_us, taken)
+                closed = taken | ground.closed_to(run[0].rules)
+                apart = find_apart(self._snapshot, run[0].kin, run[0].rules, candidates, closed)
+                key = (run[0].id, ground.name)
+                room = self._horizon.find_room(key, candidates, len(run), self._now_us, closed, apart)
                 if room is None:
                     break
                 rooms.append(room if is_apart else replace(room, starts_us=None))
@@ -135,3 +146,9 @@ class Holds:
             if len(wanted) == 1:
                 break
         return None
+
+
+def _latest_start(rooms: Sequence[Room]) -> tuple[bool, int]:
+    """When all of them are free; what nobody can tell comes last."""
+    starts = [room.starts_us for room in rooms]
+    return None in starts, max((each for each in starts if each is not None), default=0)

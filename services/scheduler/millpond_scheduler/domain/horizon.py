@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from millpond_contracts.ids import NodeId, TaskId
+from millpond_scheduler.domain.apart import Apart
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.columns import IntArray
 from millpond_scheduler.domain.gangs import count_fitting
@@ -25,6 +26,9 @@ MAX_ROWS = 1024
 MAX_REMEMBERED = 32
 # A choice stands for so long, so that a stream of small batches does not weigh every node anew in each.
 CHOICE_US = 1_000_000
+
+Owner: TypeAlias = tuple[TaskId, str]
+"""The first of the tasks, and the domain in which they would stand, "" = anywhere."""
 
 Steps: TypeAlias = list[tuple[int, int]]
 """Of one row: from this instant on so many tasks find room; the first is (0, now), the others rise."""
@@ -58,7 +62,7 @@ class Horizon:
         self._find_end = find_end
         self._expected: dict[TaskId, int] = {}
         self._memory: dict[RequestClass, _Memory] = {}
-        self._choices: dict[tuple[TaskId, RequestClass, int], tuple[int, Room | None]] = {}
+        self._choices: dict[tuple[Owner, RequestClass, int], tuple[int, Room | None]] = {}
 
     def begin(self) -> None:
         """A batch begins: what former ones expected is known by now, was taken back, or is still being written."""
@@ -73,7 +77,13 @@ class Horizon:
         self._expected[task] = end_us
 
     def find_room(
-        self, owner: TaskId, candidates: Candidates, size: int, now_us: int, taken: Collection[int] = ()
+        self,
+        owner: Owner,
+        candidates: Candidates,
+        size: int,
+        now_us: int,
+        taken: Collection[int] = (),
+        apart: Apart | None = None,
     ) -> Room | None:
         """The nodes where so many equal tasks can start first, together; None when not even empty ones could hold them.
 
@@ -81,34 +91,47 @@ class Horizon:
         only becomes earlier while no task outlives its limit.
 
         Args:
-            owner: the first of the tasks.
-            taken: rows that are kept free for somebody else.
+            owner: whose choice is held.
+            taken: rows that they may not use, as they are kept free for somebody else.
+            apart: what the rules on other tasks' places leave; it is used up.
         """
         key = (owner, candidates.request, size)
         chosen_us, room = self._choices.get(key, (None, None))
         former = [] if room is None else [self._snapshot.find_row(node) for node in room.nodes]
         is_here = all(row is not None and row not in taken for row in former)
         if chosen_us is None or not 0 <= now_us - chosen_us < CHOICE_US or not is_here:
-            room = self._choose(candidates, size, now_us, taken, {row for row in former if row is not None})
+            room = self._choose(candidates, size, now_us, taken, {row for row in former if row is not None}, apart)
             self._choices[key] = (now_us, room)
             while len(self._choices) > MAX_REMEMBERED:
                 del self._choices[next(iter(self._choices))]
         return room
 
     def _choose(
-        self, candidates: Candidates, size: int, now_us: int, taken: Collection[int], former: Collection[int]
+        self,
+        candidates: Candidates,
+        size: int,
+        now_us: int,
+        taken: Collection[int],
+        former: Collection[int],
+        apart: Apart | None,
     ) -> Room | None:
         view, rows = candidates.view_empty()
         rows = rows[~np.isin(rows, list(taken))]
         empty = count_fitting(view)[rows]
+        order = rank_by_lack(self._snapshot, candidates, rows)
+        if apart is not None:
+            empty[order] = apart.share(rows[order], empty[order])
         if empty.sum() < size:
             return None
-        order = rank_by_lack(self._snapshot, candidates, rows)
         needed = int(np.searchsorted(empty[order].cumsum(), min(4 * size, empty.sum()))) + 1
         first = order[: max(MAX_ROWS, needed)]
         first = np.concatenate((first, np.array([i for i in order[len(first) :] if rows[i] in former], dtype=np.int64)))
         rows, empty = rows[first], empty[first]
         steps = self._list_steps(candidates, rows)
+        if apart is not None:
+            steps = [
+                [(at, min(count, most)) for at, count in each] for each, most in zip(steps, empty.tolist(), strict=True)
+            ]
         now = np.array([each[0][1] for each in steps], dtype=np.int64)
         starts, fitting = _when(steps, size)
         if starts is None:

@@ -28,7 +28,7 @@ def find_mixes(snapshot: Snapshot, counts: Mapping[RequestClass, int]) -> dict[P
     alike: Counter[RequestClass] = Counter()
     for request, count in counts.items():
         # Neither whose it is nor its memory or labels say which devices it can use.
-        alike[replace(request, tenant=_ANYBODY, memory_mib=0, labels=())] += count
+        alike[replace(request, tenant=_ANYBODY, memory_mib=0, labels=(), affinity=(), levels=frozenset())] += count
     found: dict[PoolId, Counter[DemandClass]] = {}
     for request, count in alike.items():
         wanted = find_class(snapshot, request)

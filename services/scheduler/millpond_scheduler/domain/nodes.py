@@ -9,6 +9,7 @@ from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.ids import DeviceId, NodeId, PoolId, TenantId
 from millpond_contracts.quantities import MAX_CPU_MILLI, MAX_MEMORY_MIB
 from millpond_contracts.resources import DeviceKind, Isolation, Taint
+from millpond_scheduler.domain.topology import Place
 
 PROCESS_RUNTIME = "process"
 
@@ -88,6 +89,7 @@ class NodeRecord:
     """One node with what jobs may get of it at most; what is held of it is said by the allocations.
 
     Only the state `ready` with no cordon reason takes work.
+    `labels` are those that requests ask for, with where it stands among them.
     `incarnation` rises with each agent session, `version` with each change of the row.
     """
 
@@ -98,6 +100,7 @@ class NodeRecord:
     devices: tuple[DeviceRecord, ...] = ()
     profile: NodeProfile = field(default_factory=NodeProfile)
     labels: Mapping[str, str] = field(default_factory=dict)
+    place: Place = field(default_factory=Place)
     name: str = ""
     state: NodeState = NodeState.READY
     cordons: frozenset[CordonReason] = frozenset()

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from millpond_contracts.ids import DeviceId, NodeId, TaskId, TenantId, VirtualPoolId
-from millpond_scheduler.domain.requests import RequestClass
+from millpond_contracts.resources import TopologyLevel
+from millpond_scheduler.domain.requests import Kin, RequestClass
 from millpond_scheduler.domain.verdicts import Reason
 
 
@@ -31,6 +32,7 @@ class Holding:
     cpu_milli: int
     memory_mib: int
     devices: tuple[DevicePick, ...] = ()
+    kin: Kin | None = field(default=None, compare=False)
 
     @property
     def device_milli(self) -> int:
@@ -64,15 +66,30 @@ class AdmissionLine:
     missing: int
 
 
+class Search(StrEnum):
+    """What came of an exact search for a gang that the greedy one did not place: within its bounds, also nothing."""
+
+    FOUND = "found"
+    IMPOSSIBLE = "impossible"
+    UNDECIDED = "undecided"
+
+
 @dataclass(frozen=True, slots=True)
 class GangRoom:
-    """How many tasks of a gang could start now, of all that must; and in a gang of several groups which was stuck."""
+    """How many tasks of a gang could start now, of all that must; and in a gang of several groups which was stuck.
+
+    Where its tasks are packed, that is in the domain of the `level` that came furthest. `search` = what an exact search
+    said, where the greedy one failed and it was asked.
+    """
 
     tasks: int
     fitting: int
     group: str | None = None
     group_tasks: int = 0
     group_fitting: int = 0
+    level: TopologyLevel | None = None
+    domain: str | None = None
+    search: Search | None = None
 
 
 class Spared(StrEnum):
@@ -150,3 +167,4 @@ class Plan:
     mark: int
     reclaims: tuple[Reclaim, ...] = ()
     halted: tuple[Halted, ...] = ()
+    searches: tuple[Search, ...] = ()

@@ -63,6 +63,8 @@ def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequenc
             Reason.LABEL_MISMATCH,
             checks.has_labels,
         ),  # the owner chose these nodes; the others' hardware is no news to him
+        (Reason.AFFINITY_MISMATCH, checks.has_affinity),  # the same, chosen by several values
+        (Reason.TOPOLOGY_UNKNOWN, checks.is_known_to_stand),  # a rule on places means nothing there
     )
     whether_fitting: ShapeFilters = (
         (Reason.NOT_SIMULATED, shapes.acts_it_out),  # a real node would really run it: nothing else matters then
@@ -83,6 +85,7 @@ def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequenc
         (Reason.LARGEST_FREE_BLOCK_TOO_SMALL, checks.has_device_block),  # enough in sum: fragmentation is what blocks
         (Reason.DEVICE_SHARED_WITH_OTHER_TENANT, checks.has_own_device),  # room, but beside another tenant's slices
         (Reason.NO_ISOLATION, checks.is_isolated),  # last: it blocks only a node that has everything else
+        # Then what depends on where other tasks stand, a mask over rows: `apart.py`, `grounds.py`, `holds.py`.
     )
     return whether_open, whether_fitting, whether_free
 

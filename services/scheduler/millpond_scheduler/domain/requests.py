@@ -1,12 +1,14 @@
 """What a task asks for: equal requests are one value, so that their feasibility and scores are computed once."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millpond_contracts.bodies.jobs import TaskKind
 from millpond_contracts.ecosystem import EcosystemRequirement
 from millpond_contracts.ids import JobId, NodeId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import MAX_COUNT, MAX_CPU_MILLI, MAX_MEMORY_MIB, WHOLE_DEVICE_MILLI
-from millpond_contracts.resources import DeviceKind
+from millpond_contracts.resources import DeviceKind, TopologyLevel
+from millpond_scheduler.domain.verdicts import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,55 @@ class DeviceDemand:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelMatch:
+    """A label of the node has one of the values; with `is_wanted` False none of them, or it is not there."""
+
+    label: str
+    values: frozenset[str]
+    is_wanted: bool = True
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels passes."""
+        return (labels.get(self.label) in self.values) is self.is_wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How many tasks may stand in one domain of a level: `most`, or `skew` more than in the domain with fewest.
+
+    Counted are the tasks of the group, without `of_group` of the job, with `labels` of the tenant's jobs that have
+    them; where the group's own tasks are not among those, one such task already closes a domain.
+    """
+
+    level: TopologyLevel
+    reason: Reason
+    most: int = 1
+    skew: int | None = None
+    of_group: bool = True
+    labels: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRules:
+    """Where the tasks of a group may stand beside other tasks.
+
+    `pack`: all tasks of the gang that have it stand in one domain of that level. `prefers_pack`: the same where there
+    is room, else in the next wider.
+    """
+
+    bounds: tuple[Bound, ...] = ()
+    pack: TopologyLevel | None = None
+    prefers_pack: TopologyLevel | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RequestClass:
     """Everything that decides where a task may run, without whose turn it is.
 
     `tolerations` are taint keys, or `key=value`; `labels` must all be equal on the node; `allow_unknown` accepts
     attributes and versions that a node does not report. `simulated` = only simulated nodes can act it out. `task_kind`
-    says which attributes of a device count how much.
+    says which attributes of a device count how much. `affinity` must all hold for the node's labels; of `levels` (not
+    `node`) it has to be known where the node stands.
     """
 
     tenant: TenantId
@@ -62,6 +107,8 @@ class RequestClass:
     ecosystem: EcosystemRequirement = field(default_factory=EcosystemRequirement)
     tolerations: frozenset[str] = frozenset()
     labels: tuple[tuple[str, str], ...] = ()
+    affinity: tuple[LabelMatch, ...] = ()
+    levels: frozenset[TopologyLevel] = frozenset()
     allow_unknown: bool = False
     simulated: bool = False
     task_kind: TaskKind = TaskKind.GENERAL
@@ -73,12 +120,21 @@ class RequestClass:
         if not 0 <= self.memory_mib <= MAX_MEMORY_MIB:
             raise ValueError(f"expected memory_mib in 0..{MAX_MEMORY_MIB}, found {self.memory_mib}")
         values = (self.tenant, self.pool, self.cpu_milli, self.memory_mib, self.devices, self.needs_image)
-        matched = (self.architectures, self.ecosystem, self.tolerations, self.labels)
+        matched = (self.architectures, self.ecosystem, self.tolerations, self.labels, self.affinity, self.levels)
         accepted = (self.allow_unknown, self.simulated)
         object.__setattr__(self, "_hash", hash((values, matched, accepted, self.task_kind)))  # a key on every decision
 
     def __hash__(self) -> int:
         return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """Whose task it is, for rules on which tasks stand together or apart: job, group, and the job's labels."""
+
+    job: JobId
+    group: str = "main"
+    labels: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +160,7 @@ class QueuedTask:
     `moves_to` is the node that is kept for a task that was moved: it is taken if it fits.
     `failed_on` is the node where the former attempt failed: it is taken only when no other is free. `work` = how long
     it takes at most times its devices (`measure_work`), `lasts_us` = the longest that it can hold what it gets; None
-    without a time limit.
+    without a time limit. `labels` are the job's, `rules` say beside which tasks it may stand.
     """
 
     id: TaskId
@@ -120,6 +176,13 @@ class QueuedTask:
     lasts_us: int | None = None
     group: str = "main"
     moves_to: NodeId | None = None
+    labels: frozenset[tuple[str, str]] = frozenset()
+    rules: PlacementRules | None = None
+
+    @property
+    def kin(self) -> Kin:
+        """Whose task it is."""
+        return Kin(self.job, self.group, self.labels)
 
     @property
     def order_key(self) -> tuple[int, int, int]:

@@ -12,11 +12,13 @@ import numpy as np
 from millpond_contracts.bodies.nodes import NodeState
 from millpond_contracts.ids import DeviceId, NodeId, PoolId, TaskId, TenantId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
-from millpond_contracts.resources import Isolation
-from millpond_scheduler.domain.columns import ABSENT, SEVERAL, Interner, NodeColumns
+from millpond_contracts.resources import Isolation, TopologyLevel
+from millpond_scheduler.domain.columns import ABSENT, SEVERAL, IntArray, Interner, NodeColumns
 from millpond_scheduler.domain.fragmentation import Packing, PackingTable
+from millpond_scheduler.domain.neighbours import Neighbours
 from millpond_scheduler.domain.nodes import NodeRecord, NodeShape, NodeSize, PoolRules
 from millpond_scheduler.domain.plans import DevicePick, Holding
+from millpond_scheduler.domain.topology import Places
 
 _TIE_SHIFT = 65  # the upper 63 of 128 bits: a UUIDv7 begins with its instant, so older nodes come first
 
@@ -32,6 +34,8 @@ class Snapshot:
         self.shapes: Interner[NodeShape] = Interner()
         self.sizes: Interner[NodeSize] = Interner()
         self.label_sets: Interner[frozenset[tuple[str, str]]] = Interner()
+        self.places = Places()
+        self.neighbours = Neighbours(self.list_holdings)
         self.tick = 0
         self._rules: dict[PoolId, PoolRules] = dict(rules or {})
         self._packings: dict[PoolId, Packing] = {}
@@ -136,6 +140,14 @@ class Snapshot:
         """The description of a node that is here."""
         return self.record_at(self._row_of[node])
 
+    def domains_of(self, level: TopologyLevel, rows: IntArray) -> IntArray:
+        """The domains of a level in which rows lie, ABSENT where it is not known; of `node` the rows themselves."""
+        return rows if level is TopologyLevel.NODE else self.places.domains_of(level, self.columns.place[rows])
+
+    def domain_name(self, level: TopologyLevel, domain: int) -> str:
+        """A domain as people write it; of `node` the node's name."""
+        return self.record_at(domain).name if level is TopologyLevel.NODE else self.places.name_of(level, domain)
+
     def list_nodes(self, pool: PoolId | None = None) -> Iterator[tuple[int, NodeRecord]]:
         """Rows in use with their nodes, of one pool or of all; for whoever looks on, as tests and simulations do."""
         for row, record in enumerate(self._records):
@@ -156,6 +168,7 @@ class Snapshot:
         holding = self._holdings.pop(task, None)
         if holding is None:
             return None
+        self.neighbours.note(holding, -1)
         self._tasks_of[holding.node].discard(task)
         row = self._row_of.get(holding.node)
         if row is not None:
@@ -225,6 +238,7 @@ class Snapshot:
             NodeShape(record.profile, tuple(device.profile for device in record.devices))
         )
         columns.size[row] = self.sizes.index(record.size)
+        columns.place[row] = self.places.index(record.place)
         columns.label_set[row] = self.label_sets.index(frozenset(record.labels.items()))
         columns.incarnation[row], columns.version[row] = record.incarnation, record.version
         columns.tie[row] = record.id.int >> _TIE_SHIFT
@@ -252,6 +266,7 @@ class Snapshot:
 
     def _hold(self, holding: Holding) -> None:
         self._holdings[holding.task] = holding
+        self.neighbours.note(holding, 1)
         self._tasks_of[holding.node].add(holding.task)
         row = self._row_of.get(holding.node)
         if row is not None:

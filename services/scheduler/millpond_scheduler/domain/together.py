@@ -10,6 +10,7 @@ import numpy as np
 
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain import policy
+from millpond_scheduler.domain.apart import Apart
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.columns import IntArray
 from millpond_scheduler.domain.gangs import count_fitting
@@ -28,9 +29,14 @@ def can_place_together(candidates: Candidates) -> bool:
 
 
 def spread_over_rows(
-    snapshot: Snapshot, candidates: Candidates, tasks: int, kept_rows: Collection[int]
+    snapshot: Snapshot, candidates: Candidates, tasks: int, kept_rows: Collection[int], apart: Apart | None = None
 ) -> list[tuple[int, int]]:
-    """The rows that take so many equal tasks, in the order of their scores, each with how many; or what there is."""
+    """The rows that take so many equal tasks, in the order of their scores, each with how many; or what there is.
+
+    Args:
+        kept_rows: rows that they may not use.
+        apart: what the rules on other tasks' places leave.
+    """
     scores = candidates.scores
     rows = np.flatnonzero(scores != policy.BLOCKED)
     if kept_rows:
@@ -42,8 +48,10 @@ def spread_over_rows(
         for row, count in zip(
             chunk.tolist(), count_fitting(RowView(snapshot, candidates.fits, chunk)).tolist(), strict=True
         ):
-            taken = min(count, tasks)
+            taken = min(count, tasks) if apart is None else min(count, tasks, max(apart.room(row), 0))
             if taken:
+                if apart is not None:
+                    apart.take(row, taken)
                 found.append((row, taken))
                 tasks -= taken
             if not tasks:

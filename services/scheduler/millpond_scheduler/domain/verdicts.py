@@ -1,6 +1,7 @@
 """The reasons why a task waits, in the order in which they are asked, and how one of them is chosen as the reason."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -16,6 +17,8 @@ class Reason(StrEnum):
     NOT_SCHEDULABLE = "not_schedulable"
     CORDONED = "cordoned"
     LABEL_MISMATCH = "label_mismatch"
+    AFFINITY_MISMATCH = "affinity_mismatch"
+    TOPOLOGY_UNKNOWN = "topology_unknown"
     NOT_SIMULATED = "not_simulated"
     TAINT = "taint"
     WRONG_ARCHITECTURE = "wrong_architecture"
@@ -32,6 +35,9 @@ class Reason(StrEnum):
     LARGEST_FREE_BLOCK_TOO_SMALL = "largest_free_block_too_small"
     DEVICE_SHARED_WITH_OTHER_TENANT = "device_shared_with_other_tenant"
     NO_ISOLATION = "no_isolation"
+    ANTI_AFFINITY = "anti_affinity"
+    SPREAD_REACHED = "spread_reached"
+    DOMAIN_TOO_SMALL = "domain_too_small"
     EARMARKED = "earmarked"
     # Without a node:
     POOL_EMPTY = "pool_empty"
@@ -42,6 +48,14 @@ class Reason(StrEnum):
     RECLAIMING = "reclaiming"
     PREEMPTING = "preempting"
     MOVING = "moving"
+
+
+@dataclass(frozen=True, slots=True)
+class Unblock:
+    """Something that somebody could do, and what it would change."""
+
+    action: str
+    effect: str
 
 
 REASONS: tuple[Reason, ...] = tuple(Reason)
@@ -56,6 +70,9 @@ CAPACITY_REASONS = frozenset(
         Reason.LARGEST_FREE_BLOCK_TOO_SMALL,
         Reason.DEVICE_SHARED_WITH_OTHER_TENANT,
         Reason.NO_ISOLATION,
+        Reason.ANTI_AFFINITY,
+        Reason.SPREAD_REACHED,
+        Reason.DOMAIN_TOO_SMALL,
         Reason.EARMARKED,
     }
 )
@@ -96,6 +113,8 @@ _MESSAGES: Mapping[Reason, str] = {
     Reason.NOT_SCHEDULABLE: "the matching nodes are not ready",
     Reason.CORDONED: "the matching nodes are cordoned",
     Reason.LABEL_MISMATCH: "no node carries the labels asked for",
+    Reason.AFFINITY_MISMATCH: "no node's labels or place are as the job's affinity asks",
+    Reason.TOPOLOGY_UNKNOWN: "it is not known where the nodes stand, of which the job asks",
     Reason.NOT_SIMULATED: "the job is a simulation and the nodes are real",
     Reason.TAINT: "the nodes carry a taint that the job does not tolerate",
     Reason.WRONG_ARCHITECTURE: "the nodes' processor architecture is not one that the job accepts",
@@ -112,6 +131,9 @@ _MESSAGES: Mapping[Reason, str] = {
     Reason.LARGEST_FREE_BLOCK_TOO_SMALL: "enough is free in sum, but not in one piece on one node",
     Reason.DEVICE_SHARED_WITH_OTHER_TENANT: "the devices with room hold slices of another tenant",
     Reason.NO_ISOLATION: "the nodes with room run another tenant's tasks without isolation",
+    Reason.ANTI_AFFINITY: "the nodes with room are beside tasks that the job's anti-affinity keeps away from",
+    Reason.SPREAD_REACHED: "the nodes with room are where the job's spread allows no more of its tasks",
+    Reason.DOMAIN_TOO_SMALL: "enough nodes have room, but no one domain for all that the job packs together",
     Reason.EARMARKED: "the nodes with room are kept for a task that has waited longer",
     Reason.POOL_EMPTY: "the pool has no node",
     Reason.NO_VIRTUAL_POOL: "the virtual pool is not known to the scheduler yet",

@@ -19,7 +19,7 @@ from millpond_contracts.ids import NodeId, TaskId, VirtualPoolId
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import LINGER_SECONDS, DoorListener
 from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, check_epoch, release_lease
-from millpond_kernel.observability import LEADER, LOOP_SECONDS, log
+from millpond_kernel.observability import LEADER, LOOP_PASSES, LOOP_SECONDS, log
 from millpond_kernel.pausing import Stop, sleep_or_stop
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.plans import Halted, Placement, Plan, Rejection
@@ -271,6 +271,8 @@ class Leader:
                 shard.claims.pop(claimant, None)  # it was decided first, with all that was freed for it
         self._planned_at, self._decided_at = time.monotonic(), now
         LOOP_SECONDS.labels("scheduler", "plan").observe(self._planned_at - started)
+        for search in plan.searches:
+            LOOP_PASSES.labels("scheduler", "exact_search", search.value).inc()
         self._is_dirty = bool(plan.placements)
         self._rejections = plan.rejections
         return plan

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -26,7 +25,7 @@ from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import VirtualPoolState
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.preemption import Eviction
-from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.running import Running
 from millpond_scheduler.store import allocations, evictions, jobs, moves, views
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
@@ -34,10 +33,13 @@ from millpond_scheduler.store.reservations import list_reservations
 from millpond_scheduler.usecases.mixes import refresh_mixes
 from millpond_scheduler.usecases.moving import restore_claims
 from millpond_scheduler.usecases.records import (
+    bind_whole_job,
     longest_us,
     microseconds_of,
     node_record,
+    placement_rules,
     pool_rules,
+    read_labels,
     request_class,
     running_of,
 )
@@ -208,6 +210,8 @@ async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | N
                 gang=job.gang_of(row["group_name"]),
                 group=row["group_name"],
                 moves_to=shard.targets.get(task),
+                labels=read_labels(job.labels),
+                rules=group.rules,
             ),
             facts=job,
             group=row["group_name"],
@@ -216,12 +220,12 @@ async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | N
         )
 
 
-async def read_requests(unit: UnitOfWork, wanted: Sequence[UUID]) -> dict[tuple[UUID, str], RequestClass]:
+async def read_groups(unit: UnitOfWork, wanted: Sequence[UUID]) -> dict[tuple[UUID, str], GroupFacts]:
     """What the tasks of each group of these jobs ask for, by job and group."""
     rows = await unit.fetch("SELECT id, tenant_id FROM job WHERE id = ANY($1)", wanted)
     tenants = {row["id"]: TenantId.of(row["tenant_id"]) for row in rows}
     return {
-        (row["id"], name): group.request
+        (row["id"], name): group
         for row in await jobs.list_specs(unit, wanted)
         for name, group in _job_facts(row, tenants[row["id"]]).groups.items()
     }
@@ -251,13 +255,14 @@ async def load_evictions(unit: UnitOfWork, shard: Shard) -> None:
 @lru_cache(maxsize=4096)
 def _read_groups(tenant: TenantId, pool: PoolId, text: str) -> Mapping[str, GroupFacts]:
     """A job's groups by name. Jobs are often alike: what was read once is shared, and compared faster."""
-    groups: list[dict[str, Any]] = json.loads(text)
+    groups = bind_whole_job(json.loads(text))
     return {
         group["name"]: GroupFacts(
             request_class(tenant, pool, group),
             group["stop_grace_seconds"],
             group["count"],
             group.get("gang", False),
+            placement_rules(group),
         )
         for group in groups
     }

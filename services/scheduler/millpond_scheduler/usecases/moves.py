@@ -13,13 +13,13 @@ from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.defragmentation import Movable, Move, MoveOutcome, MovePlan, MoveRules, plan_moves
 from millpond_scheduler.domain.explain import largest_free
 from millpond_scheduler.domain.moving import name_plan
-from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.store import jobs
 from millpond_scheduler.store.allocations import list_restartable
-from millpond_scheduler.usecases.loading import load_waiting, read_requests
+from millpond_scheduler.usecases.loading import load_waiting, read_groups
 from millpond_scheduler.usecases.mirror import Mirror
 from millpond_scheduler.usecases.records import microseconds_of
-from millpond_scheduler.usecases.shard import Shard
+from millpond_scheduler.usecases.shard import GroupFacts, Shard
 
 MESSAGES: Mapping[MoveOutcome, str] = {
     MoveOutcome.STARTS_NOW: "there is room now; nothing has to move",
@@ -39,7 +39,7 @@ class Restartable:
     group: str
     index: int
     active_us: int
-    request: RequestClass
+    asks: GroupFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ async def read_question(unit: UnitOfWork, job: JobId, rules: MoveRules, spared: 
     if first is None:
         raise ProblemError(ErrorCode.JOB_NOT_WAITING, f"No task of job {job} waits for a node.")
     restartable = await list_restartable(unit, pool, rules.cool_down_seconds)
-    requests = await read_requests(unit, sorted({each["job_id"] for each in restartable}))
+    groups = await read_groups(unit, sorted({each["job_id"] for each in restartable}))
     return MoveQuestion(
         job,
         pool,
@@ -83,10 +83,10 @@ async def read_question(unit: UnitOfWork, job: JobId, rules: MoveRules, spared: 
                 each["group_name"],
                 each["index"],
                 microseconds_of(each["active_at"]),
-                requests[each["job_id"], each["group_name"]],
+                groups[each["job_id"], each["group_name"]],
             )
             for each in restartable
-            if (each["job_id"], each["group_name"]) in requests and each["job_id"] not in spared
+            if (each["job_id"], each["group_name"]) in groups and each["job_id"] not in spared
         },
         rules,
     )
@@ -116,12 +116,14 @@ def plan_on(shard: Shard, asked: MoveQuestion, now_us: int) -> MovePlan:
     for key, each in asked.restartable.items():
         running = shard.live.get(key)
         if running is not None:
-            movable[running.id] = Movable(replace(running, started_us=each.active_us), each.request)
+            movable[running.id] = Movable(
+                replace(running, started_us=each.active_us), each.asks.request, each.asks.rules
+            )
     claims = shard.list_claims()
     kept = {row for claim in claims.values() for row in map(shard.snapshot.find_row, claim.nodes)}
     first = asked.unit[0]
     candidates = shard.cache.get(first.request)
-    room = shard.horizon.find_room(first.id, candidates, len(asked.unit), now_us)
+    room = shard.horizon.find_room((first.id, ""), candidates, len(asked.unit), now_us)
     waits_us = None if room is None or room.starts_us is None else room.starts_us - now_us
     return plan_moves(
         shard.snapshot,

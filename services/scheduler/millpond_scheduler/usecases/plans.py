@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 from millpond_contracts.bodies.jobs import GroupSpec, JobSpec
 from millpond_contracts.bodies.plans import (
@@ -29,18 +30,27 @@ from millpond_contracts.prices import (
     quote,
 )
 from millpond_contracts.quantities import ExactDecimal, Money
+from millpond_contracts.resources import Topology
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain import offers
 from millpond_scheduler.domain.offers import AskedTask, DryRunner
 from millpond_scheduler.domain.requests import Gang, QueuedTask
+from millpond_scheduler.domain.topology import common_place
 from millpond_scheduler.store import views
 from millpond_scheduler.store.jobs import work_of
 from millpond_scheduler.usecases.distances import distance_view
 from millpond_scheduler.usecases.jobs import find_project
 from millpond_scheduler.usecases.mirror import Mirror
-from millpond_scheduler.usecases.records import EPOCH, longest_us, microseconds_of, request_class
+from millpond_scheduler.usecases.records import (
+    EPOCH,
+    bind_whole_job,
+    longest_us,
+    microseconds_of,
+    placement_rules,
+    request_class,
+)
 from millpond_scheduler.usecases.verdicts import verdict_body
 
 # Prices of an offer are told to hold for so long at most; what is free may be gone at once.
@@ -120,15 +130,18 @@ def _list_tasks(asked: Asked, now_us: int) -> list[AskedTask]:
                 work=work_of(spec, group),
                 lasts_us=longest_us(spec.time_limit_seconds, group.stop_grace_seconds),
                 group=group.name,
+                labels=frozenset(spec.labels.items()),
+                rules=rules,
             ),
             stages[group.name],
         )
-        for group, request in ((each, request_class(asked.tenant, asked.pool, _stored(each))) for each in spec.groups)
+        for group, stored in zip(spec.groups, bind_whole_job([_stored(each) for each in spec.groups]), strict=True)
+        for request, rules in ((request_class(asked.tenant, asked.pool, stored), placement_rules(stored)),)
         for _ in range(group.count)
     ]
 
 
-def _stored(group: GroupSpec) -> dict[str, object]:
+def _stored(group: GroupSpec) -> dict[str, Any]:
     """A group as the leader reads it of a stored job."""
     run = {"image": group.run.image, "simulated": group.run.simulate is not None}
     return {**group.model_dump(mode="json", exclude={"run"}), **run}
@@ -157,13 +170,14 @@ def _offer(mirror: Mirror, asked: Asked, found: offers.Offer) -> Offer:
 
 
 def _part(mirror: Mirror, part: offers.OfferPart, after: list[str], *, shows_nodes: bool) -> OfferPart:
-    records = [mirror.shard.snapshot.get_node(node) for node in part.nodes] if shows_nodes else []
+    records = [mirror.shard.snapshot.get_node(node) for node in part.nodes]
     return OfferPart(
         group=part.group,
         tasks=part.tasks,
         flavor=part.flavor,
         nodes=len(part.nodes),
-        node_names=[record.name for record in records],
+        node_names=[record.name for record in records] if shows_nodes else [],
+        topology=Topology(**asdict(common_place(record.place for record in records))),
         cpu_milli=part.cpu_milli,
         memory_mib=part.memory_mib,
         device_milli=part.device_milli,

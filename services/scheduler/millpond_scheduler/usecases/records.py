@@ -1,7 +1,10 @@
 """What rows and contract bodies mean to the domain: nodes, rules, requests, waiting tasks, holdings, prices."""
 
+import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import asyncpg
@@ -9,6 +12,7 @@ import asyncpg
 from millpond_contracts.bodies.allocations import AllocationState
 from millpond_contracts.bodies.jobs import DeviceRequest, Preferences, Requirements, Toleration, minimum_value
 from millpond_contracts.bodies.nodes import CordonReason, DeviceView, NodeState, NodeView
+from millpond_contracts.bodies.places import AntiAffinityScope, LabelOperator
 from millpond_contracts.bodies.pools import PoolIsolation, PoolView
 from millpond_contracts.ids import (
     DeviceId,
@@ -23,11 +27,13 @@ from millpond_contracts.ids import (
 )
 from millpond_contracts.prices import PublishedPrices, Sku
 from millpond_contracts.quantities import microseconds_between
-from millpond_contracts.resources import DeviceHealth
+from millpond_contracts.resources import DeviceHealth, Topology, TopologyLevel
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
 from millpond_scheduler.domain.plans import DevicePick, Holding
-from millpond_scheduler.domain.requests import DeviceDemand, RequestClass
+from millpond_scheduler.domain.requests import Bound, DeviceDemand, Kin, LabelMatch, PlacementRules, RequestClass
 from millpond_scheduler.domain.running import Running
+from millpond_scheduler.domain.topology import Place
+from millpond_scheduler.domain.verdicts import Reason
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # `unknown` stops placing and keeps running work; `degraded` is a person's business, not the scheduler's.
@@ -54,7 +60,8 @@ def node_record(node: NodeView, *, silent: bool, quarantined: bool = False) -> N
             runtimes=frozenset(node.runtimes),
             ecosystem=node.ecosystem,
         ),
-        labels=node.labels,
+        labels=node.labels | {level: value for level, value in node.topology if value is not None},
+        place=_place(node.topology),
         name=node.name,
         state=state,
         cordons=frozenset((*node.cordon_reasons, CordonReason.HEALTH) if quarantined else node.cordon_reasons),
@@ -62,6 +69,11 @@ def node_record(node: NodeView, *, silent: bool, quarantined: bool = False) -> N
         incarnation=node.incarnation,
         version=node.generation,
     )
+
+
+@lru_cache(maxsize=4096)
+def _place(topology: Topology) -> Place:
+    return Place(topology.region, topology.zone, topology.rack, topology.interconnect_domain)
 
 
 def _device_record(device: DeviceView) -> DeviceRecord:
@@ -106,10 +118,66 @@ def request_class(tenant: TenantId, pool: PoolId, group: dict[str, Any]) -> Requ
         ecosystem=requires.ecosystem,
         tolerations=frozenset(item.key if item.value is None else f"{item.key}={item.value}" for item in tolerations),
         labels=tuple(sorted(requires.labels.items())),
+        affinity=tuple(
+            LabelMatch(each.label, frozenset(each.values), each.operator is LabelOperator.IN)
+            for each in requires.affinity
+        ),
+        levels=_levels_of(requires),
         allow_unknown=requires.allow_unknown,
         simulated=group.get("simulated", False),
         task_kind=Preferences.model_validate(group.get("prefers", {})).task_kind,
     )
+
+
+def _levels_of(requires: Requirements) -> frozenset[TopologyLevel]:
+    """The levels on which it has to be known where a node stands; `node` is known of all."""
+    levels = {each.level for each in requires.anti_affinity} | {each.level for each in requires.spread}
+    packed = set() if requires.pack is None else {requires.pack}
+    return frozenset((levels | packed) - {TopologyLevel.NODE})
+
+
+def bind_whole_job(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The groups of a job, each with what any of them says of all tasks of the job: it binds those of every group."""
+    found = [
+        rule
+        for group in groups
+        for rule in group["requires"].get("anti_affinity", ())
+        if rule["scope"] == AntiAffinityScope.JOB and not rule["labels"]
+    ]
+    if not found:
+        return list(groups)
+    bound = []
+    for group in groups:
+        own = [rule for rule in group["requires"].get("anti_affinity", ()) if rule not in found]
+        bound.append({**group, "requires": {**group["requires"], "anti_affinity": own + found}})
+    return bound
+
+
+def placement_rules(group: dict[str, Any]) -> PlacementRules | None:
+    """Beside which tasks those of a group may stand, None = any; `group` as in `request_class`."""
+    requires = Requirements.model_validate(group["requires"])
+    prefers = Preferences.model_validate(group.get("prefers", {}))
+    bounds = [
+        Bound(
+            each.level,
+            Reason.ANTI_AFFINITY,
+            of_group=each.scope is AntiAffinityScope.GROUP,
+            labels=frozenset(each.labels.items()),
+        )
+        for each in requires.anti_affinity
+    ]
+    bounds += [
+        Bound(each.level, Reason.SPREAD_REACHED, most=each.max_tasks or 1, skew=each.max_skew)
+        for each in requires.spread
+    ]
+    rules = PlacementRules(tuple(bounds), requires.pack, prefers.pack)
+    return None if rules == PlacementRules() else rules
+
+
+@lru_cache(maxsize=4096)
+def read_labels(text: str) -> frozenset[tuple[str, str]]:
+    """A job's labels from their JSON text."""
+    return frozenset(json.loads(text).items())
 
 
 def _device_demand(device: DeviceRequest, requires: Requirements) -> DeviceDemand:
@@ -150,6 +218,7 @@ def running_of(row: asyncpg.Record) -> Running:
                 DevicePick(DeviceId.parse(share["device_id"]), share["milli"], share["memory_mib"] or 0)
                 for share in row["devices"]
             ),
+            kin=Kin(JobId.of(row["job_id"]), row["group_name"], read_labels(row["labels_text"])),
         ),
         virtual_pool=VirtualPoolId.of(row["virtual_pool_id"]),
         flavor=row["flavor"],

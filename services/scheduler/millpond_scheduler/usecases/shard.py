@@ -34,7 +34,7 @@ from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.plans import Claim, Placement
 from millpond_scheduler.domain.preemption import HOUR_US, Eviction, Evictions
 from millpond_scheduler.domain.queues import Queues
-from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
+from millpond_scheduler.domain.requests import Gang, PlacementRules, QueuedTask, RequestClass
 from millpond_scheduler.domain.running import Running
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import Reason
@@ -49,6 +49,7 @@ class GroupFacts:
     stop_grace_seconds: int
     count: int = 1
     is_gang: bool = False
+    rules: PlacementRules | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StrictInt, StringConstraints, model_validator
 
 from millpond_contracts.bodies.allocations import AllocationView, EndReason
+from millpond_contracts.bodies.places import AntiAffinity, NodeAffinity, TopologySpread
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.dependencies import find_stages
 from millpond_contracts.ecosystem import EcosystemRequirement
@@ -28,7 +29,7 @@ from millpond_contracts.quantities import (
     MemoryMib,
     Name,
 )
-from millpond_contracts.resources import DeviceKind, Text
+from millpond_contracts.resources import DeviceKind, Text, TopologyLevel
 
 _AT_LEAST = re.compile(r"^>=\s*(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?$")
 
@@ -80,14 +81,26 @@ class Resources(Incoming):
     devices: Annotated[tuple[DeviceRequest, ...], Field(max_length=1)] = ()
 
 
+def _is_absent(value: object) -> bool:
+    """What was not asked for is not written: a version before that knew no such word can read the job."""
+    return not value
+
+
 class Requirements(Incoming):
-    """Hard demands on the hardware and its software; unknown counts as unfit unless `allow_unknown`."""
+    """Hard demands on a node and its place; unknown counts as unfit unless `allow_unknown` (never of a place).
+
+    `pack` is of gangs: all tasks of the groups that ask for it stand in one domain of that level.
+    """
 
     attributes: Annotated[dict[AttributeName, Minimum], Field(max_length=16)] = Field(default_factory=dict)
     ecosystem: EcosystemRequirement = Field(default_factory=EcosystemRequirement)
     labels: Labels = Field(default_factory=dict)
     arch: Annotated[tuple[Text, ...], Field(max_length=8)] = ()
     allow_unknown: bool = False
+    affinity: Annotated[tuple[NodeAffinity, ...], Field(max_length=16)] = Field((), exclude_if=_is_absent)
+    anti_affinity: Annotated[tuple[AntiAffinity, ...], Field(max_length=8)] = Field((), exclude_if=_is_absent)
+    spread: Annotated[tuple[TopologySpread, ...], Field(max_length=8)] = Field((), exclude_if=_is_absent)
+    pack: TopologyLevel | None = Field(None, exclude_if=_is_absent)
 
 
 class Toleration(Incoming):
@@ -164,9 +177,13 @@ class TaskKind(StrEnum):
 
 
 class Preferences(Incoming):
-    """Soft wishes: of the nodes that may take a task, the nearest to its needs takes it; nothing is excluded."""
+    """Soft wishes: of the nodes that may take a task, the nearest to its needs takes it; nothing is excluded.
+
+    `pack` is of gangs: together in one domain of that level if one has room, else of the next wider, else anywhere.
+    """
 
     task_kind: TaskKind = TaskKind.GENERAL
+    pack: TopologyLevel | None = Field(None, exclude_if=_is_absent)
 
 
 class GroupSpec(Incoming):
@@ -189,6 +206,20 @@ class GroupSpec(Incoming):
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=16)] = ()
     run: RunSpec
     stop_grace_seconds: StrictInt = Field(10, ge=0, le=3600)
+
+    @model_validator(mode="after")
+    def _packed_together(self) -> "GroupSpec":
+        for name, level in (("requires.pack", self.requires.pack), ("prefers.pack", self.prefers.pack)):
+            if level is not None and not self.gang:
+                raise ValueError(f"{name} is of gangs: the tasks of a group are packed when they start together")
+        if self.requires.pack is not None and self.count > 1:
+            levels = list(TopologyLevel)
+            for each in self.requires.anti_affinity:
+                if not each.labels and levels.index(each.level) <= levels.index(self.requires.pack):
+                    raise ValueError(
+                        f"requires.pack {self.requires.pack} contradicts requires.anti_affinity {each.level}"
+                    )
+        return self
 
 
 class RetryReason(StrEnum):
@@ -232,6 +263,16 @@ class JobSpec(Incoming):
             raise ValueError("group names must differ")
         if sum(group.count for group in self.groups) > 10_000:
             raise ValueError("a job has at most 10000 tasks")
+        return self
+
+    @model_validator(mode="after")
+    def _packed_at_one_level(self) -> "JobSpec":
+        for name, levels in (
+            ("requires.pack", {group.requires.pack for group in self.groups} - {None}),
+            ("prefers.pack", {group.prefers.pack for group in self.groups} - {None}),
+        ):
+            if len(levels) > 1:
+                raise ValueError(f"the groups of a gang are packed together: {name} must name one level in all of them")
         return self
 
     @model_validator(mode="after")

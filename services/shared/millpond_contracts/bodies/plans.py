@@ -7,6 +7,7 @@ from millpond_contracts.bodies.shapes import Outgoing
 from millpond_contracts.bodies.verdicts import Verdict
 from millpond_contracts.ids import PoolId, PriceVersionId, VirtualPoolId
 from millpond_contracts.quantities import ExactDecimal, Instant, Money
+from millpond_contracts.resources import Topology
 
 
 class RankView(Outgoing):
@@ -19,7 +20,8 @@ class RankView(Outgoing):
 class OfferPart(Outgoing):
     """Tasks of one group on devices of one flavor. Amounts are per task; `nodes` counts different nodes.
 
-    `node_names` are shown to operators alone. `ranks` says why the first of the nodes was the best one.
+    `node_names` are shown to operators alone. `topology` tells what all of the nodes have in common.
+    `ranks` says why the first of the nodes was the best one.
     A part that waits for the groups `after` it names does not start now: it is looked at as if they had ended.
     """
 
@@ -28,6 +30,7 @@ class OfferPart(Outgoing):
     flavor: str | None
     nodes: int
     node_names: list[str] = Field(default_factory=list)
+    topology: Topology = Topology()
     cpu_milli: int
     memory_mib: int
     device_milli: int

@@ -14,6 +14,7 @@ from millpond_contracts.ids import (
 from millpond_contracts.quantities import (
     Instant,
 )
+from millpond_contracts.resources import TopologyLevel
 
 
 class AdmissionView(Outgoing):
@@ -31,7 +32,9 @@ class AdmissionView(Outgoing):
 class GangView(Outgoing):
     """A gang that waits: its tasks start all together, and for so many of them there is room now.
 
-    Of a gang of several groups, `group` is the first without room, with how many of its tasks had found some.
+    Of a gang of several groups, `group` is the first without room, with how many of its tasks had found some. Of one
+    that is packed together, that is so in the `domain` of the `level` that came furthest. `search` = what an exact
+    search said where the groups could not be placed one after the other: `impossible`, or `undecided` in its time.
     """
 
     tasks: int
@@ -39,6 +42,9 @@ class GangView(Outgoing):
     group: str | None = None
     group_tasks: int = 0
     group_fitting: int = 0
+    level: TopologyLevel | None = None
+    domain: str | None = None
+    search: str | None = None
 
 
 class Unblock(Outgoing):

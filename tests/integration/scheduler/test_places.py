@@ -1,0 +1,69 @@
+"""Rules on where tasks stand beside others, through rows and a change of leader."""
+
+import pytest
+
+from millpond_contracts.bodies.jobs import Requirements
+from millpond_contracts.bodies.places import AntiAffinity, AntiAffinityScope, NodeAffinity, TopologySpread
+from millpond_contracts.ids import JobId
+from millpond_contracts.resources import Topology, TopologyLevel
+from millpond_kernel.leases import release_lease
+from tests.integration.scheduler.world import ONE_DEVICE, World
+
+pytestmark = pytest.mark.integration
+
+APART = Requirements(anti_affinity=(AntiAffinity(scope=AntiAffinityScope.JOB),))
+
+
+async def dominant(world: World, job: JobId) -> str | None:
+    return str(await world.value("SELECT dominant FROM verdict WHERE job_id = $1", job))
+
+
+async def racks_of(world: World, job: JobId) -> list[str]:
+    rows = await world.fetch("SELECT node_id FROM allocation WHERE job_id = $1 AND state <> 'released'", job)
+    return sorted(str(world.nodes[row["node_id"]].topology.rack) for row in rows)
+
+
+async def test_rules_when_another_leader_takes_over_then_it_knows_who_stands_where(world: World) -> None:
+    for rack in ("r1", "r1", "r2"):
+        await world.add_node(devices=2, topology=Topology(rack=rack))
+    share = await world.add_virtual_pool()
+    kept_away = Requirements(anti_affinity=(AntiAffinity(level=TopologyLevel.RACK, labels={"app": "db"}),))
+    only_r1 = Requirements(affinity=(NodeAffinity(label="rack", values=("r1",)),))
+    data = await world.submit(share, devices=ONE_DEVICE, labels={"app": "db", "tier": "a"}, requires=only_r1)
+    apart = await world.submit(share, devices=ONE_DEVICE, count=2, requires=APART)
+    first = world.leader()
+    await first.step()
+    assert await racks_of(world, data.job_id) == ["r1"]
+    nodes = "SELECT count(DISTINCT node_id) FROM allocation WHERE job_id = $1"
+    assert await world.value(nodes, apart.job_id) == 2
+    # What a new leader has is read from rows alone.
+    assert first.lease is not None
+    await release_lease(world.database, first.lease)
+    other = world.leader()
+    away = await world.submit(share, cpu=4500, requires=kept_away, count=2)
+    await other.step()
+    assert await racks_of(world, away.job_id) == ["r2"]
+    await other.step()
+    assert await dominant(world, away.job_id) == "anti_affinity"
+    await world.assert_counters_are_true()
+
+
+async def test_gang_when_packed_and_spread_then_bound_in_one_rack_with_its_bound_per_node(world: World) -> None:
+    for rack in ("r1", "r2", "r2", "r2"):
+        await world.add_node(devices=4, topology=Topology(zone="z", rack=rack))
+    share = await world.add_virtual_pool()
+    spread = (TopologySpread(level=TopologyLevel.NODE, max_tasks=2),)
+    requires = Requirements(pack=TopologyLevel.RACK, spread=spread)
+    gang = await world.submit(share, devices=ONE_DEVICE, count=5, gang=True, requires=requires)
+    leader = world.leader()
+    await leader.step()
+    assert await racks_of(world, gang.job_id) == ["r2"] * 5
+    rows = await world.fetch("SELECT count(*) AS tasks FROM allocation GROUP BY node_id")
+    assert sorted(row["tasks"] for row in rows) == [1, 2, 2]
+    packed = Requirements(pack=TopologyLevel.RACK)
+    second = await world.submit(share, devices=ONE_DEVICE, count=8, gang=True, requires=packed)
+    await leader.step()
+    await leader.step()
+    body = await world.value("SELECT body FROM verdict WHERE job_id = $1", second.job_id)
+    assert body["dominant"] == "domain_too_small"
+    assert (body["gang"]["level"], body["gang"]["domain"]) == ("rack", "z/r2")
