@@ -6,8 +6,11 @@ from millpond_contracts.bodies.jobs import Requirements
 from millpond_contracts.bodies.places import AntiAffinity, AntiAffinityScope, NodeAffinity, TopologySpread
 from millpond_contracts.ids import JobId
 from millpond_contracts.resources import Topology, TopologyLevel
+from millpond_kernel.db import TenantScope
 from millpond_kernel.leases import release_lease
-from tests.integration.scheduler.world import ONE_DEVICE, World
+from millpond_kernel.observability import LOOP_PASSES
+from millpond_scheduler.usecases.jobs import submit_job
+from tests.integration.scheduler.world import ONE_DEVICE, World, make_spec, member
 
 pytestmark = pytest.mark.integration
 
@@ -67,3 +70,31 @@ async def test_gang_when_packed_and_spread_then_bound_in_one_rack_with_its_bound
     body = await world.value("SELECT body FROM verdict WHERE job_id = $1", second.job_id)
     assert body["dominant"] == "domain_too_small"
     assert (body["gang"]["level"], body["gang"]["domain"]) == ("rack", "z/r2")
+
+
+async def test_gang_when_its_groups_find_no_place_one_after_the_other_then_an_exact_search_binds_it(
+    world: World,
+) -> None:
+    for rack, cpu in (("r1", 3000), ("r2", 8000)):
+        await world.add_node(cpu=cpu, topology=Topology(rack=rack))
+    share = await world.add_virtual_pool()
+    spec = make_spec(share.virtual_pool_id, cpu=2000, gang=True)
+    wide, only_r1 = spec.groups[0], (NodeAffinity(label="rack", values=("r1",)),)
+    picky = wide.model_copy(
+        update={
+            "name": "picky",
+            "resources": wide.resources.model_copy(update={"cpu_milli": 1000}),
+            # Said by one group alone, of the whole job.
+            "requires": APART.model_copy(update={"affinity": only_r1}),
+        }
+    )
+    async with world.database.begin(TenantScope(share.tenant_id)) as unit:
+        caller = member(share.tenant_id)
+        job = await submit_job(unit, caller, spec.model_copy(update={"groups": (wide, picky)}))
+    searches = LOOP_PASSES.labels("scheduler", "exact_search", "found")
+    before = searches._value.get()
+    await world.leader().step()
+    assert searches._value.get() == before + 1
+    rows = await world.fetch("SELECT group_name, node_id FROM allocation WHERE job_id = $1", job.job_id)
+    racks = {row["group_name"]: world.nodes[row["node_id"]].topology.rack for row in rows}
+    assert racks == {"main": "r2", "picky": "r1"}

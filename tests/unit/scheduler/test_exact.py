@@ -1,5 +1,7 @@
 """Gangs of several groups with rules on places: what the greedy search misses is found exactly, and nothing else."""
 
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from itertools import product
@@ -189,6 +191,15 @@ def test_gang_when_any_placement_exists_then_one_is_found_and_it_breaks_nothing(
         apart,
         plan.rejections,
     )
+
+
+def test_exact_search_when_it_was_never_asked_then_its_solver_is_not_in_memory() -> None:
+    code = (
+        "import sys, millpond_scheduler.app, millpond_scheduler.worker\n"
+        "print(sorted({'ortools', 'pandas'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_exact_search_when_it_is_away_then_fewer_gangs_start_and_none_other(monkeypatch: pytest.MonkeyPatch) -> None:
