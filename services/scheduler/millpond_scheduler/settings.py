@@ -41,7 +41,7 @@ class Settings(ServiceSettings):
         600, ge=1, le=86_400, description="wait for capacity after which a node is kept free for a task"
     )
     hold_seconds: int = Field(
-        3600, ge=1, le=604_800, description="longest that nodes are kept free for a task before others get their turn"
+        3600, ge=1, le=604_800, description="longest that nodes are kept free where no time limit tells until when"
     )
     evictions_per_hour: int = Field(
         3, ge=0, le=3600, description="how often a task, with its gang, is stopped for others at most; 0 = no bound"

@@ -79,6 +79,54 @@ def test_hold_when_a_gang_waits_then_its_nodes_are_those_with_least_remaining_wo
     assert sorted(plan.earmarks[task] for task in members) == [node(2).id, node(2).id, node(3).id]
 
 
+def test_hold_when_limits_tell_the_start_then_it_stands_until_then() -> None:
+    world = World.of(node(1, gpus=4))
+    (running,) = world.submit(ONE, limit=20_000)
+    head = start_and_wait(world, request(count=4))
+    for second in (700, 4_300, 10_000):  # in turns it would be everybody's from 4200 to 4800
+        world.now_us = second * SECOND_US
+        (small,) = world.submit(ONE)
+        plan = world.run()
+        assert plan.earmarks == {head: node(1).id}
+        assert plan.rejections[small].reason is Reason.EARMARKED
+    world.release(running)
+    assert head in placed_tasks(world.run())
+
+
+def test_hold_when_several_wait_long_then_nodes_are_kept_for_as_many_as_an_eighth_of_them_is_enough_for() -> None:
+    world = World.of(*(node(number, gpus=2) for number in range(1, 17)))
+    for number in range(16):
+        world.submit(request(cpu=40_000, count=1), limit=2_000 + 100 * number)
+        world.run()
+    for number in range(9):
+        world.submit(request(cpu=1_000 + number, count=3))  # no node could ever take it
+    waiting = world.submit(request(count=2), 4)
+    world.now_us = 600 * SECOND_US
+    plan = world.run()
+    assert plan.earmarks == {waiting[0]: node(1).id, waiting[1]: node(2).id}
+    assert [plan.rejections[task].starts_us for task in waiting] == [2_000 * SECOND_US, 2_100 * SECOND_US, None, None]
+    # By when a task has ended says which of the kept nodes it may use.
+    for _ in range(14):
+        world.submit(request(count=1, cpu=20_000))
+        world.run()
+    too_long, second, both = (world.submit(ONE, limit=limit)[0] for limit in (1_501, 1_500, 1_400))
+    plan = world.run()
+    assert plan.rejections[too_long].counts[Reason.EARMARKED] == 2
+    assert {one.holding.task: one.holding.node for one in plan.placements} == {second: node(2).id, both: node(1).id}
+
+
+def test_hold_when_a_head_could_only_ever_use_other_nodes_then_it_holds_up_no_hold_there() -> None:
+    large = node(2, gpus=2, cpu=128_000, flavor="t4")
+    world = World.of(node(1, gpus=2), large)
+    for wanted in (ONE, request(count=1, flavors=("t4",))):
+        world.submit(wanted)  # without a limit: nobody can tell when it ends
+        world.run()
+    huge = start_and_wait(world, request(cpu=100_000, count=2))
+    (other,) = world.submit(request(count=2))
+    world.now_us = 1_300 * SECOND_US
+    assert world.run().earmarks == {huge: large.id, other: node(1).id}
+
+
 def test_estimate_when_only_the_head_is_next_then_it_alone_is_told_and_at_once() -> None:
     world = World.of(node(1, gpus=2))
     world.submit(ONE, 2, limit=300)

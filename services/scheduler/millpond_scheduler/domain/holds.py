@@ -1,21 +1,36 @@
 """Nodes that are kept free for whoever has waited too long, and what may still use them until it starts.
 
-Whom capacity alone has blocked for long gets the nodes that make room first kept free of everybody behind it, one task
-or gang per pool and flavor at a time, and not for ever. A task whose time limit ends it before the expected start may
-use them meanwhile: it cannot delay whom they are kept for. Where no limit tells when they are free, nothing may.
+Whom capacity alone has blocked for long gets the nodes that make room first kept free of everybody behind it. A task
+whose time limit ends it before the expected start may use them meanwhile: it cannot delay whom they are kept for. So
+the nodes are kept until then, and for several at a time as long as they are few of those that could serve. Where no
+limit tells when they are free, nothing may use them: they are kept for one task or gang per pool and flavor at a time,
+and not for ever.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeAlias
 
 from millpond_contracts.ids import NodeId, PoolId, TaskId
 from millpond_scheduler.domain.apart import find_apart
+from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.grounds import ANYWHERE, Ground, Runs
 from millpond_scheduler.domain.horizon import Horizon, Room
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.snapshot import Snapshot
+
+# Of the nodes that could take a task, one in so many is kept at most; but always enough for one task or gang.
+KEPT_SHARE = 8
+# Beside the first on each flavor so many tasks or gangs of several devices are weighed at most: each that nodes are
+# kept for leaves the others another set of nodes. Whoever needs one device has the next that is given back, in its
+# order.
+MAX_WEIGHED = 8
+
+Line: TypeAlias = tuple[PoolId, str | None]
+"""Tasks that compete for the same: of one pool and flavor, or of one pool without devices."""
 
 
 class Rule(Enum):
@@ -55,8 +70,9 @@ class Holds:
         self._kept: list[_Kept] = []
         self._rows: frozenset[int] = frozenset()
         self._closed: dict[tuple[Rule, ...], frozenset[int]] = {}
-        self._kept_lines: set[tuple[PoolId, str | None]] = set()
-        self._told_lines: set[tuple[PoolId, str | None]] = set()
+        self._kept_lines: dict[Line, int | None] = {}
+        self._told_lines: set[Line] = set()
+        self._weighed = 0
         horizon.begin()
 
     def keep(self, owner: TaskId, nodes: Iterable[NodeId], starts_us: int | None = None) -> None:
@@ -101,30 +117,59 @@ class Holds:
             grounds: where it may stand; the one where it can start first is kept.
 
         Returns:
-            When it can start by the limits of what runs, if it is next on one of its flavors and nobody passes it.
+            When it can start by the limits of what runs, if nodes are kept for it or it is next on one of its flavors.
         """
         first = wanted[0][0][0]
-        lines: set[tuple[PoolId, str | None]] = set()
-        for _, candidates in wanted:
-            flavors: tuple[str | None, ...] = candidates.flavors if candidates.request.devices else (None,)
-            lines |= {(candidates.request.pool, flavor) for flavor in flavors}
-        is_holding = self._policy.is_holding(self._now_us - first.queued_at_us) and not lines & self._kept_lines
+        waited_us = self._now_us - first.queued_at_us
+        is_late = waited_us >= self._policy.hold_after_seconds * 1_000_000
+        lines = {(each.request.pool, flavor) for _, each in wanted for flavor in _list_flavors(each)}
         is_next = not lines & self._told_lines
         self._told_lines |= lines
-        if not (is_holding or is_next):
+        if not is_next and not (is_late and _needs_several(wanted) and self._weighed < MAX_WEIGHED):
             return None
         found = [rooms for ground in grounds if (rooms := self._find_rooms(wanted, ground)) is not None]
         if not found:
             return None
         rooms = min(found, key=_latest_start)
+        self._weighed += 0 if is_next else 1
         starts = [room.starts_us for room in rooms]
         starts_us = None if None in starts else max(each for each in starts if each is not None)
-        if is_holding:
-            self._kept_lines |= lines
-            for (run, _), room in zip(wanted, rooms, strict=True):
-                self.keep(first.id, room.nodes, starts_us)
-                self.earmarks |= {task.id: node for task, node in zip(run, room.nodes, strict=True)}
+        if not (is_late and self._take_lines(wanted, rooms, starts_us, waited_us)):
+            return starts_us if is_next else None
+        for (run, _), room in zip(wanted, rooms, strict=True):
+            self.keep(first.id, room.nodes, starts_us)
+            self.earmarks |= {task.id: node for task, node in zip(run, room.nodes, strict=True)}
         return starts_us
+
+    def _take_lines(
+        self,
+        wanted: Runs,
+        rooms: Sequence[Room],
+        starts_us: int | None,
+        waited_us: int,
+    ) -> bool:
+        """Whether these nodes may be kept beside what is kept already; then they count."""
+        counts: Counter[Line] = Counter()
+        for (_, candidates), room in zip(wanted, rooms, strict=True):
+            for node in set(room.nodes):
+                counts.update(self._list_lines(candidates, node))
+        fewest = min(room.able for room in rooms)
+        for line, count in counts.items():
+            kept = self._kept_lines.get(line, 0)
+            if line in self._kept_lines and (kept is None or starts_us is None or (kept + count) * KEPT_SHARE > fewest):
+                return False
+        if starts_us is None and not self._policy.is_holding(waited_us):
+            return False
+        for line, count in counts.items():
+            self._kept_lines[line] = None if starts_us is None else (self._kept_lines.get(line) or 0) + count
+        return True
+
+    def _list_lines(self, candidates: Candidates, node: NodeId) -> set[Line]:
+        """What of a node the tasks compete for."""
+        row = self._snapshot.find_row(node)
+        devices = () if row is None else self._snapshot.record_at(row).devices
+        found = {device.profile.flavor for device in devices}
+        return {(candidates.request.pool, flavor) for flavor in _list_flavors(candidates) if flavor in (None, *found)}
 
     def _find_rooms(self, wanted: Runs, ground: Ground) -> list[Room] | None:
         """Room for every group of a gang, on nodes of their own; where there are too few, perhaps on the same ones."""
@@ -152,3 +197,12 @@ def _latest_start(rooms: Sequence[Room]) -> tuple[bool, int]:
     """When all of them are free; what nobody can tell comes last."""
     starts = [room.starts_us for room in rooms]
     return None in starts, max((each for each in starts if each is not None), default=0)
+
+
+def _needs_several(wanted: Runs) -> bool:
+    devices = [len(run) * (each.request.devices.count if each.request.devices else 1) for run, each in wanted]
+    return sum(devices) > 1
+
+
+def _list_flavors(candidates: Candidates) -> tuple[str | None, ...]:
+    return candidates.flavors if candidates.request.devices else (None,)

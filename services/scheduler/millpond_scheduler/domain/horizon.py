@@ -36,10 +36,14 @@ Steps: TypeAlias = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Where tasks that start together find room: a node for each, and when all have it; None = nobody can tell."""
+    """Where tasks that start together find room: a node for each, and when all have it; None = nobody can tell.
+
+    `able` = how many nodes could take one of them when empty.
+    """
 
     nodes: tuple[NodeId, ...]
     starts_us: int | None
+    able: int
 
 
 @dataclass(slots=True)
@@ -116,6 +120,7 @@ class Horizon:
         apart: Apart | None,
     ) -> Room | None:
         view, rows = candidates.view_empty()
+        able = len(rows)
         rows = rows[~np.isin(rows, list(taken))]
         empty = count_fitting(view)[rows]
         order = rank_by_lack(self._snapshot, candidates, rows)
@@ -141,7 +146,7 @@ class Horizon:
         for place in np.argsort(-now, kind="stable").tolist():
             tasks = min(int(fitting[place]), size - len(nodes))
             nodes += [self._snapshot.record_at(int(rows[place])).id] * tasks
-        return Room(tuple(nodes), None if starts is None else max(starts, now_us))
+        return Room(tuple(nodes), None if starts is None else max(starts, now_us), able)
 
     def _list_steps(self, candidates: Candidates, rows: IntArray) -> list[Steps]:
         """The steps of each row; those that did not change since are remembered."""

@@ -32,8 +32,8 @@ class Policy:
 
     `hold_after_seconds`: a task (or gang) that capacity has blocked for so long gets nodes kept free of younger ones,
     but for those that end before it can start, so that a stream of small tasks cannot pass a large one for ever.
-    `hold_seconds`: after so long without a start the nodes are everybody's again, for `hold_after_seconds`; so nothing
-    that cannot start holds up the others for ever.
+    `hold_seconds`: where no time limit tells the start, the nodes are everybody's again after so long without one, for
+    `hold_after_seconds`; so nothing that cannot start holds up the others for ever.
     `evictions_per_hour`: how often a task (with its gang) is stopped for others at most; 0 = as often as it happens.
     `distance`: how hardware is compared with what a task needs.
     """
