@@ -26,9 +26,10 @@ BENCHMARKS = (
     "recovery",
     "openb",
     "openb_tuned",
+    "churn",
     "peers",
 )
-LONG = ("load", "recovery", "openb", "openb_tuned", "peers")  # minutes; only when named
+LONG = ("load", "recovery", "openb", "openb_tuned", "churn", "peers")  # minutes; only when named
 
 
 def main() -> int:

@@ -50,12 +50,7 @@ def measure_folder(
     Raises:
         FileNotFoundError: the folder is not there.
     """
-    folder = Path(os.environ.get(FOLDER_VARIABLE, DEFAULT_FOLDER))
-    if not (folder / "nodes_gpu.csv").is_file():
-        raise FileNotFoundError(
-            f"{folder} has no nodes_gpu.csv; {FOLDER_VARIABLE} names the folder of the openb workloads "
-            "(docs/benchmarks/README.md says where they come from)"
-        )
+    folder = find_folder(FOLDER_VARIABLE, DEFAULT_FOLDER, "nodes_gpu.csv")
     nodes = read_nodes(folder / "nodes_gpu.csv")
     published = _read_published(folder / "expected_summary.csv")
     differences: dict[str, Published] = {}
@@ -69,6 +64,21 @@ def measure_folder(
         worst = min(found, key=lambda workload: found[workload])
         tell(f"{name}.minus_fgd.at_{load}.mean", [statistics.fmean(found.values())], "points", bar=mean_bars.get(load))
         tell(f"{name}.minus_fgd.at_{load}.{worst}", [found[worst]], "points", bar=worst_bars.get(load))
+
+
+def find_folder(variable: str, default: Path, holds: str) -> Path:
+    """The folder of recorded workloads that the environment names.
+
+    Raises:
+        FileNotFoundError: the file that it should hold is not there.
+    """
+    folder = Path(os.environ.get(variable, default))
+    if not (folder / holds).is_file():
+        raise FileNotFoundError(
+            f"{folder} has no {holds}; {variable} names the folder of recorded workloads "
+            "(docs/benchmarks/README.md says where they come from)"
+        )
+    return folder
 
 
 def _measure_workload(

@@ -28,7 +28,8 @@ def simulate_placement(
         Path,
         typer.Option(
             metavar="FILE",
-            help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli (per device); name and gpu_spec if there are any.",
+            help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli (per device); name, gpu_spec, and for the protocol "
+            "trace submit_s, duration_s, time_limit_s, tasks (a gang of so many) if there are any.",
             exists=True,
         ),
     ],
@@ -53,6 +54,13 @@ def simulate_placement(
         float | None,
         typer.Option(help="trace: press or stretch the arrivals until they ask for so many times the devices; 1.1."),
     ] = None,
+    time_limits: Annotated[
+        float | None,
+        typer.Option(help="trace: give jobs without one a time limit of so many times their duration; 1.5."),
+    ] = None,
+    no_holds: Annotated[
+        bool, typer.Option("--no-holds", help="trace: keep no node free for those that waited too long, to compare.")
+    ] = False,
     step_seconds: Annotated[int, typer.Option(min=1, help="trace: seconds from one decision to the next.")] = 10,
     seeds: Annotated[str, typer.Option(help="One run each: 42-51, or 1,3,8-9.")] = "42",
     report: Annotated[
@@ -77,6 +85,7 @@ def simulate_placement(
         "--policy": policy,
         "--history": history,
         "--load": load,
+        "--time-limits": time_limits,
         "--step-seconds": step_seconds,
         "--seeds": seeds,
         "--report": report,
@@ -85,7 +94,8 @@ def simulate_placement(
         "--processes": processes,
     }
     options = [f"{option}={value}" for option, value in given.items() if value is not None]
-    _run("placement", *options, *(["--tune"] if tune else []))
+    switches = {"--tune": tune, "--no-holds": no_holds}
+    _run("placement", *options, *(switch for switch, is_on in switches.items() if is_on))
 
 
 def _run(*arguments: str) -> None:

@@ -10,12 +10,13 @@ import pytest
 
 from millpond_scheduler.domain.fragmentation import DemandClass, DemandMix, Price
 from millpond_scheduler.domain.nodes import NodeSize
-from millpond_scheduler.domain.scarcity import Scarcity, find_prices
+from millpond_scheduler.domain.scarcity import Scarcity, Setting, find_prices
 from millpond_scheduler.simulation import tuning
 from millpond_scheduler.simulation.__main__ import main, parse_seeds
 from millpond_scheduler.simulation.fragments import find_typical, measure_fragment_ratio
-from millpond_scheduler.simulation.policies import POLICIES, Setting
+from millpond_scheduler.simulation.policies import POLICIES
 from millpond_scheduler.simulation.pool import build_pool
+from millpond_scheduler.simulation.replay import limit_times
 from millpond_scheduler.simulation.traces import TraceError, TraceJob, TraceNode, read_jobs, read_nodes
 from tests.reference.placements import find_faults
 
@@ -142,6 +143,8 @@ BAD_JOBS = {
     "num_gpu,gpu_milli\n1,1001\n": "from 0 to 1000 in gpu_milli",
     "num_gpu\n": "there is no job in it",
     "num_gpu,cpu_milli\n0,1\n": "no job asks for a device",
+    "num_gpu,tasks\n8,3\n": "line 2: expected at least 1 in tasks, and a number that divides the devices",
+    "num_gpu,tasks\n8,0\n": "line 2: expected at least 1 in tasks",
 }
 
 
@@ -243,6 +246,50 @@ def test_trace_when_a_load_is_wanted_then_arrivals_are_pressed(tmp_path: Path) -
     assert files.simulate("--load=1.1") == 2
 
 
+LIMITED = """name,cpu_milli,num_gpu,gpu_milli,submit_s,duration_s,time_limit_s,tasks
+first,1000,7,1000,0,1000,1500,1
+beside,1000,1,1000,0,300,450,1
+gang,8000,8,1000,10,100,150,8
+over,0,1,1000,400,900,50,1
+long,0,1,1000,700,750,801,1
+short,0,1,1000,700,700,800,1
+end,0,0,0,3000,0,1,1
+"""
+
+
+def test_trace_when_time_limits_are_told_then_what_is_kept_is_used_by_those_that_end_in_time_s6(tmp_path: Path) -> None:
+    files = Files(tmp_path, "sn,cpu_milli,memory_mib,gpu,model\na,96000,1024,8,G2\n", LIMITED)
+
+    def play(*options: str) -> dict[str, tuple[str, str]]:
+        assert files.simulate("--protocol=trace", "--step-seconds=1", *options) == 0
+        rows = files.read_allocations()
+        assert len({row["start_s"] for row in rows if row["job"] == "gang"}) == 1
+        return {row["job"]: (row["start_s"], row["end_s"]) for row in rows}
+
+    kept = play()
+    assert kept["over"] == ("400", "450")  # at its limit it is over
+    assert kept["short"] == ("700", "1400")  # of the two it alone is gone when the first is for certain: at 1500
+    assert (kept["gang"], kept["long"]) == (("1400", "1500"), ("1500", "2250"))
+    passed = play("--no-holds")
+    assert (passed["long"], passed["gang"][0]) == (("700", "1450"), "1700")  # both passed the gang
+    report = json.loads(files.report.read_text(encoding="utf-8"))
+    assert (report["holds"], report["time_limits"]) == (False, None)
+    assert report["seeds"][0]["tasks"]["gang"]["tasks"] == 8
+
+
+def test_trace_when_limits_are_a_factor_of_the_durations_then_those_that_have_none_get_one() -> None:
+    jobs = [TraceJob("a", 0, 0, 1, 1000, duration_s=101), TraceJob("b", 0, 0, 1, 1000, time_limit_s=7)]
+    assert [job.time_limit_s for job in limit_times(jobs, 1.5)] == [152, 7]
+    for factor in (0.9, float("nan"), 1e9):
+        with pytest.raises(TraceError, match="time limits from 1 to 1000 times"):
+            limit_times(jobs, factor)
+
+
+@pytest.mark.parametrize("option", ["--time-limits=1.5", "--no-holds"])
+def test_openb_when_it_is_asked_for_holds_or_limits_then_refused(files: Files, option: str) -> None:
+    assert files.simulate(option) == 2
+
+
 def test_trace_when_the_list_tells_no_arrivals_then_refused(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert files.simulate("--protocol=trace") == 2
     assert "nothing in submit_s, creation_s or creation_time" in capsys.readouterr().err
@@ -265,10 +312,23 @@ def test_setting_when_tuned_then_the_best_of_the_replays_is_taken(
     assert files.simulate("--tune", "--policy=random") == 2
 
 
+def test_settings_when_they_come_to_the_same_prices_then_one_of_them_is_played(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = read_nodes(files.nodes)
+    settings = (Setting(40), Setting(40, Scarcity(device=200_000)), Setting(40, Scarcity(core=2_000)))
+    monkeypatch.setattr(tuning, "SETTINGS", settings)
+    anywhere = [TraceJob("a", 1_000, 0, 1, 1000)] * 40
+    insisting = [TraceJob("b", 1_000, 0, 1, 1000, frozenset({"T4"}))] * 40
+    policy = POLICIES["default"]
+    assert tuning.tune(nodes, anywhere, policy, 1).settings == (settings[0], settings[2])
+    assert tuning.tune(nodes, insisting, policy, 1).settings == settings
+
+
 def test_tune_when_histories_disagree_then_the_best_mean_of_the_finalists_is_taken(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = [Setting(quantum, Scarcity()) for quantum in (40, 125, 500)]
+    settings = [Setting(quantum, Scarcity()) for quantum in (40, 100, 500)]
     scores = {1: (95.0, 90.0, 94.0), 2: (91.0, 99.0, 93.0)}
 
     def play(
@@ -283,6 +343,10 @@ def test_tune_when_histories_disagree_then_the_best_mean_of_the_finalists_is_tak
     tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
     assert tuned.setting == settings[2], "the second was no finalist, and the first is worse over both"
     assert tuned.scores == {settings[0].name: 93.0, settings[1].name: 90.0, settings[2].name: 93.5}
+    settings[1] = POLICIES["default"].setting
+    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
+    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
+    assert tuned.scores[settings[1].name] == 94.5, "what the others are compared with is always played twice"
 
 
 LEAN, RICH, BARE = NodeSize("g2", 8, 96_000, 1), NodeSize("t4", 2, 104_000, 1), NodeSize(None, 0, 64_000, 1)

@@ -5,9 +5,9 @@ much CPU come first; and devices of a flavor that many tasks insist on, when tas
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from millpond_scheduler.domain.fragmentation import DemandMix, Price
+from millpond_scheduler.domain.fragmentation import QUANTUM_MILLI, DemandMix, Packing, Price
 from millpond_scheduler.domain.nodes import NodeSize
 
 _FINE = 1_000_000
@@ -25,6 +25,23 @@ class Scarcity:
 
     core: int = 0
     device: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a pool that learns is packed: the quantum, and what scarce things cost there."""
+
+    quantum_milli: int = QUANTUM_MILLI
+    scarcity: Scarcity = field(default_factory=Scarcity)
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports; prices in millionths of a device."""
+        return f"quantum {self.quantum_milli}, core {self.scarcity.core}, device {self.scarcity.device}"
+
+    def pack(self, counts: Mapping[NodeSize, int], mix: DemandMix) -> Packing:
+        """The packing of a pool with so many nodes of each size, to which this mix usually comes."""
+        return Packing(mix, find_prices(counts, mix, self.scarcity), self.quantum_milli)
 
 
 def find_prices(counts: Mapping[NodeSize, int], mix: DemandMix, scarcity: Scarcity) -> dict[NodeSize, Price]:

@@ -18,7 +18,7 @@ from millpond_scheduler.simulation import plots, reports
 from millpond_scheduler.simulation.openb import History, run_openb
 from millpond_scheduler.simulation.parallel import run_seeds
 from millpond_scheduler.simulation.policies import POLICIES, SimulatedPolicy
-from millpond_scheduler.simulation.replay import Clock, run_replay
+from millpond_scheduler.simulation.replay import Clock, limit_times, run_replay
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode, read_jobs, read_nodes
 from millpond_scheduler.simulation.tuning import tune
 
@@ -71,6 +71,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     placement.add_argument("--tune", action="store_true")
     placement.add_argument("--history", choices=[each.value for each in History], default=History.JOBS.value)
     placement.add_argument("--load", type=float)
+    placement.add_argument("--time-limits", type=float)
+    placement.add_argument("--no-holds", action="store_true")
     placement.add_argument("--step-seconds", type=int, default=Clock().step_seconds)
     placement.add_argument("--seeds", default="42")
     placement.add_argument("--report", type=Path)
@@ -83,6 +85,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _simulate_openb(options: argparse.Namespace, nodes: list[TraceNode], jobs: list[TraceJob]) -> str:
     if options.load is not None:
         raise ValueError("a load belongs to the protocol trace: in openb jobs arrive until 130 %")
+    if options.time_limits is not None or options.no_holds:
+        raise ValueError("time limits and holds belong to the protocol trace: in openb nothing waits or ends")
     if options.plot is not None:
         plots.check_plots()  # before minutes of work, not after
     history = History(options.history)
@@ -105,8 +109,13 @@ def _simulate_trace(options: argparse.Namespace, nodes: list[TraceNode], jobs: l
     clock = Clock(options.step_seconds, options.load)
     seeds = parse_seeds(options.seeds)
     policy, tuned = _choose_policy(options, nodes, jobs)
+    if options.no_holds:
+        policy = policy.without_holds()
+    if options.time_limits is not None:
+        jobs = limit_times(jobs, options.time_limits)
     replays = run_seeds(partial(run_replay, nodes, jobs, policy, clock), seeds, options.processes)
-    times = {"load": clock.load, "step_seconds": clock.step_seconds}
+    times = {"load": clock.load, "step_seconds": clock.step_seconds, "time_limits": options.time_limits}
+    times["holds"] = not options.no_holds
     about = {"policy": options.policy, **tuned, **times, **_describe(options, nodes, jobs)}
     report = reports.make_report([reports.sum_up_replay(each) for each in replays], about)
     _write(options, report, partial(reports.write_replay, replays=replays))

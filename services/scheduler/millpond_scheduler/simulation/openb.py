@@ -14,9 +14,10 @@ from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+from millpond_scheduler.domain.scarcity import Setting
 from millpond_scheduler.simulation.arrivals import Arrival, draw_arrivals, permute_nodes
 from millpond_scheduler.simulation.fragments import TypicalClass, find_typical, measure_fragment_ratio
-from millpond_scheduler.simulation.policies import Setting, SimulatedPolicy
+from millpond_scheduler.simulation.policies import SimulatedPolicy
 from millpond_scheduler.simulation.pool import Pool, build_pool, learn_mix, queue_task, request_of
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode
 

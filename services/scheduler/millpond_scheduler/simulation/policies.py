@@ -7,24 +7,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
-from millpond_scheduler.domain.fragmentation import QUANTUM_MILLI
 from millpond_scheduler.domain.plans import DevicePick
+from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.requests import RequestClass
-from millpond_scheduler.domain.scarcity import Scarcity
+from millpond_scheduler.domain.scarcity import Scarcity, Setting
 from millpond_scheduler.domain.snapshot import Snapshot
 
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """How a pool that learns is packed: the quantum, and what scarce things cost there."""
-
-    quantum_milli: int = QUANTUM_MILLI
-    scarcity: Scarcity = field(default_factory=Scarcity)
-
-    @property
-    def name(self) -> str:
-        """What it is called in reports; prices in millionths of a device."""
-        return f"quantum {self.quantum_milli}, core {self.scarcity.core}, device {self.scarcity.device}"
+_NEVER = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +21,19 @@ class SimulatedPolicy:
     """A policy by name, with its setting.
 
     `learns`: the pool is packed by what usually comes; otherwise by best fit, as where nothing came yet. `cache` makes
-    the candidates that decide in a seed's run.
+    the candidates that decide in a seed's run. `placement` is what an operator turns; jobs that wait in a replay get
+    nodes kept free by it.
     """
 
     name: str
     learns: bool
     cache: Callable[[Snapshot, int], CandidateCache]
-    setting: Setting = Setting()
+    setting: Setting = field(default_factory=Setting)
+    placement: Policy = field(default_factory=Policy)
+
+    def without_holds(self) -> "SimulatedPolicy":
+        """The same policy that keeps no node free for anyone, however long it waited."""
+        return replace(self, placement=replace(self.placement, hold_after_seconds=_NEVER))
 
     def tuned(self, setting: Setting) -> "SimulatedPolicy":
         """The same policy under another setting."""

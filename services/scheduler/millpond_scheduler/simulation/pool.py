@@ -15,9 +15,8 @@ from millpond_scheduler.domain.fragmentation import Packing
 from millpond_scheduler.domain.mixes import CHANGE_PERMILLE, find_mixes
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord, PoolRules
 from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
-from millpond_scheduler.domain.scarcity import find_prices
+from millpond_scheduler.domain.scarcity import Setting
 from millpond_scheduler.domain.snapshot import Snapshot
-from millpond_scheduler.simulation.policies import Setting
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode
 
 _POOL, _TENANT, _VIRTUAL_POOL = PoolId(int=1), TenantId(int=1), VirtualPoolId(int=1)
@@ -77,10 +76,16 @@ def queue_task(number: int, request: RequestClass, queued_at_us: int) -> QueuedT
     return QueuedTask(TaskId(int=number + 1), JobId(int=number + 1), _VIRTUAL_POOL, request, _PRIORITY, queued_at_us)
 
 
+def pack_nodes(nodes: Sequence[TraceNode], counts: Mapping[RequestClass, int], setting: Setting) -> Packing:
+    """The packing of these nodes where so much came of each request; an empty one where nothing could be taken."""
+    snapshot = build_pool(nodes).snapshot
+    learn_mix(snapshot, counts, setting)
+    return snapshot.packing_of(_POOL)
+
+
 def learn_mix(snapshot: Snapshot, counts: Mapping[RequestClass, int], setting: Setting) -> None:
     """Take what came as what usually comes, with its prices, where it has changed enough."""
     sizes = Counter(record.size for _, record in snapshot.list_nodes(_POOL))
     for pool, mix in find_mixes(snapshot, counts).items():
         if mix.measure_change(snapshot.packing_of(pool).mix) >= CHANGE_PERMILLE:
-            prices = find_prices(sizes, mix, setting.scarcity)
-            snapshot.set_packing(pool, Packing(mix, prices, setting.quantum_milli))
+            snapshot.set_packing(pool, setting.pack(sizes, mix))

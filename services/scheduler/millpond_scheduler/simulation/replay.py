@@ -1,9 +1,9 @@
 """Recorded jobs at their own times: they arrive, wait, run and end under a virtual clock.
 
 The clock moves in steps; in each step what has ended is released, what has arrived is queued, and the waiting tasks are
-planned as the leader plans them, with what its policy keeps free for those that waited too long. A job that asks for
-more devices than the largest node has is a gang of equal tasks. The replay ends with the last arrival; what waits then
-has waited until then.
+planned as the leader plans them, with what its policy keeps free for those that waited too long, which it knows from
+the time limits of what runs. A job that asks for more devices than the largest node has is a gang of equal tasks. The
+replay ends with the last arrival; what waits then has waited until then.
 """
 
 import heapq
@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 
 from millpond_contracts.ids import TaskId
 from millpond_scheduler.domain.cycle import plan_batch
+from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.plans import Holding, Placement
-from millpond_scheduler.domain.requests import Gang, QueuedTask
+from millpond_scheduler.domain.queues import Queues
+from millpond_scheduler.domain.requests import Gang, QueuedTask, RequestClass
 from millpond_scheduler.simulation.arrivals import permute_nodes
 from millpond_scheduler.simulation.policies import SimulatedPolicy
 from millpond_scheduler.simulation.pool import Pool, build_pool, learn_mix, queue_task, request_of
@@ -79,6 +81,12 @@ class _Task:
     end_s: int | None = None
     holding: Holding | None = None
 
+    @property
+    def runs_s(self) -> int | None:
+        """How long it runs once it has started; None = beyond the end of the replay."""
+        known = [each for each in (self.job.duration_s, self.job.time_limit_s) if each is not None]
+        return max(min(known), 1) if known else None
+
 
 def run_replay(
     nodes: Sequence[TraceNode], jobs: Sequence[TraceJob], policy: SimulatedPolicy, clock: Clock, seed: int
@@ -89,13 +97,13 @@ def run_replay(
         TraceError: the list tells no arrivals, or has a job that the largest node cannot take a part of.
     """
     pool = build_pool(permute_nodes(nodes, seed))
-    if policy.learns:
-        learn_mix(pool.snapshot, Counter(map(request_of, jobs)), policy.setting)
     replay = _Replay(pool, policy, clock, seed)
     arrivals = time_arrivals(jobs, pool.device_milli, clock.load)
     largest = max(node.devices for node in nodes)
     for number, (submit_s, job) in enumerate(arrivals):
         replay.add(number, submit_s, job, largest)
+    if policy.learns:
+        learn_mix(pool.snapshot, replay.count_requests(), policy.setting)
     replay.run()
     return replay.finish(seed)
 
@@ -123,23 +131,44 @@ def time_arrivals(jobs: Sequence[TraceJob], capacity_milli: int, load: float | N
     return [(at * offered * 1000 // (wanted * capacity_milli * span), job) for at, _, job in timed]
 
 
+def limit_times(jobs: Sequence[TraceJob], factor: float) -> list[TraceJob]:
+    """The jobs with a time limit of so many times what they take, rounded up, where they have none.
+
+    Raises:
+        TraceError: the factor is not from 1 to 1000.
+    """
+    if not 1 <= factor <= 1000:
+        raise TraceError(f"expected time limits from 1 to 1000 times the duration, found {factor}")
+    permille = round(factor * 1000)
+    return [
+        job
+        if job.time_limit_s is not None or job.duration_s is None
+        else replace(job, time_limit_s=max(-(-job.duration_s * permille // 1000), 1))
+        for job in jobs
+    ]
+
+
 class _Replay:
     """A pool with what waits and what runs."""
 
     def __init__(self, pool: Pool, policy: SimulatedPolicy, clock: Clock, seed: int) -> None:
         self._pool = pool
         self._cache = policy.cache(pool.snapshot, seed)
+        self._policy = policy.placement
+        self._horizon = Horizon(pool.snapshot, self._find_end)
         self._step = max(clock.step_seconds, 1)
         self._tasks: dict[TaskId, _Task] = {}
         self._coming: list[_Task] = []
-        self._waiting: dict[TaskId, QueuedTask] = {}
+        self._waiting = Queues()
         self._ends: list[tuple[int, int, TaskId]] = []
         self._decisions = 0
         self._seconds = 0.0
 
     def add(self, arrival: int, submit_s: int, job: TraceJob, largest: int) -> None:
         """Let a job come, as one task or as the fewest equal ones that fit on nodes."""
-        tasks = next((n for n in range(1, job.devices + 1) if job.devices <= n * largest and not job.devices % n), 1)
+        counts = range(job.tasks, job.devices + 1, job.tasks)
+        tasks = next((n for n in counts if job.devices <= n * largest and not job.devices % n), job.tasks)
+        limit_us = None if job.time_limit_s is None else job.time_limit_s * SECOND_US
         part = replace(
             job,
             devices=job.devices // tasks,
@@ -148,12 +177,16 @@ class _Replay:
         )
         request, first = request_of(part), len(self._tasks)
         for number in range(first, first + tasks):
-            queued = queue_task(number, request, submit_s * SECOND_US)
+            queued = replace(queue_task(number, request, submit_s * SECOND_US), lasts_us=limit_us)
             if tasks > 1:
                 gang = Gang(queue_task(first, request, 0).job, (("main", tasks),))
                 queued = replace(queued, job=gang.job, gang=gang)
             task = self._tasks[queued.id] = _Task(queued, arrival, part, submit_s)
             self._coming.append(task)
+
+    def count_requests(self) -> Counter[RequestClass]:
+        """How many tasks ask for what."""
+        return Counter(task.queued.request for task in self._tasks.values())
 
     def run(self) -> None:
         """Let time pass until the last job has come."""
@@ -164,7 +197,7 @@ class _Replay:
             self._release(now)
             while self._coming and self._coming[-1].submit_s <= now:
                 task = self._coming.pop()
-                self._waiting[task.queued.id] = task.queued
+                self._waiting.add(task.queued)
             self._plan(now)
 
     def _release(self, now: int) -> None:
@@ -175,14 +208,16 @@ class _Replay:
 
     def _plan(self, now: int) -> None:
         began, placed = time.thread_time(), _BATCH
-        while placed >= _BATCH and self._waiting:
+        while placed >= _BATCH:
             plan = plan_batch(
                 self._pool.snapshot,
-                self._waiting.values(),
+                self._waiting,
                 self._pool.virtual_pools,
                 now * SECOND_US,
+                self._policy,
                 max_tasks=_BATCH,
                 cache=self._cache,
+                horizon=self._horizon,
             )
             self._pool.snapshot.keep()
             for placement in plan.placements:
@@ -193,10 +228,16 @@ class _Replay:
 
     def _start(self, placement: Placement, now: int) -> None:
         task = self._tasks[placement.holding.task]
-        del self._waiting[task.queued.id]
+        self._waiting.remove(task.queued.id)
         task.start_s, task.holding = now, placement.holding
-        if task.job.duration_s is not None:
-            heapq.heappush(self._ends, (now + max(task.job.duration_s, 1), task.arrival, task.queued.id))
+        if task.runs_s is not None:
+            heapq.heappush(self._ends, (now + task.runs_s, task.arrival, task.queued.id))
+
+    def _find_end(self, task_id: TaskId) -> int | None:
+        task = self._tasks[task_id]
+        if task.start_s is None or task.queued.lasts_us is None:
+            return None
+        return task.start_s * SECOND_US + task.queued.lasts_us
 
     def finish(self, seed: int) -> Replayed:
         """What became of all."""

@@ -37,10 +37,12 @@ JOB_COLUMNS = {
     "memory_mib": Column({"memory_mib": 1, "mem_gib": 1024}, 0, MAX_MEMORY_MIB),
     "devices": Column({"num_gpu": 1, "gpus": 1, "gpu": 1}, None, MAX_COUNT),
     "milli": Column({"gpu_milli": 1}, WHOLE_DEVICE_MILLI, WHOLE_DEVICE_MILLI),
+    "tasks": Column({"tasks": 1}, 1, MAX_COUNT),
 }
 SUBMIT_COLUMNS = ("submit_s", "creation_s", "creation_time")
 END_COLUMNS = ("deletion_s", "deletion_time")
 DURATION_COLUMN = "duration_s"
+LIMIT_COLUMN = "time_limit_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,9 @@ class TraceNode:
 class TraceJob:
     """One job of a list: so many devices with `milli` of each, of one of the models (none = any).
 
-    `submit_s` and `duration_s` are seconds from the trace's beginning; None = the list does not say.
+    `submit_s` and `duration_s` are seconds from the trace's beginning; None = the list does not say. `time_limit_s` is
+    the longest that it may run, None = for ever. `tasks` of several = a gang of so many equal ones, which start
+    together and divide what the job asks for.
     """
 
     name: str
@@ -69,6 +73,8 @@ class TraceJob:
     models: frozenset[str] = frozenset()
     submit_s: int | None = None
     duration_s: int | None = None
+    time_limit_s: int | None = None
+    tasks: int = 1
 
     @property
     def device_milli(self) -> int:
@@ -175,6 +181,8 @@ def _read_job(row: _Row, models: set[str]) -> TraceJob:
         raise row.error("expected at least 1 in gpu_milli of a job with devices")
     elif numbers["devices"] > 1 and numbers["milli"] != WHOLE_DEVICE_MILLI:
         raise row.error("only a job with one device may ask for a part of it")
+    if not numbers["tasks"] or any(numbers[name] % numbers["tasks"] for name in ("devices", "cpu_milli", "memory_mib")):
+        raise row.error("expected at least 1 in tasks, and a number that divides the devices, CPU and memory")
     wanted = frozenset(filter(None, row.text("gpu_spec").split("|")))
     unknown = sorted(wanted - models)
     if unknown:
@@ -182,5 +190,5 @@ def _read_job(row: _Row, models: set[str]) -> TraceJob:
     submit, end, duration = row.seconds(*SUBMIT_COLUMNS), row.seconds(*END_COLUMNS), row.seconds(DURATION_COLUMN)
     if duration is None and submit is not None and end is not None:
         duration = max(end - submit, 0)
-    name = row.text("name") or str(row.index)
-    return TraceJob(name=name, models=wanted, submit_s=submit, duration_s=duration, **numbers)
+    name, limit = row.text("name") or str(row.index), row.seconds(LIMIT_COLUMN)
+    return TraceJob(name=name, models=wanted, submit_s=submit, duration_s=duration, time_limit_s=limit, **numbers)
