@@ -62,7 +62,9 @@ async def test_split_stack_when_seen_by_pg_stat_activity_then_each_service_has_i
     names = {shared_split.pid(name): name for name in PROCESSES}
     for role, pids in by_role.items():
         service = role.removeprefix("millpond_")
-        allowed = {f"http-{service}", f"worker-{service}"} | ({"celery"} if service == "billing" else set())
+        allowed = {f"http-{service}", f"worker-{service}"} | (
+            {"celery"} if service in ("billing", "scheduler") else set()
+        )
         assert {names[pid] for pid in pids} <= allowed, role
     for row in roles:
         if row["rolname"] != "millpond_owner":

@@ -17,6 +17,7 @@ from millpond.client.exports import Exports
 from millpond.client.flavors import Flavors
 from millpond.client.jobs import JobRef, Jobs
 from millpond.client.nodes import Devices, JoinTokens, Nodes
+from millpond.client.packings import Packings
 from millpond.client.pools import Pools
 from millpond.client.projects import Projects
 from millpond.client.reservations import Reservations
@@ -87,6 +88,7 @@ class Client:
         self.tenants = Tenants(sender)
         self.projects = Projects(sender)
         self.api_keys = ApiKeys(sender)
+        self.packings = Packings(sender)
         self.pools = Pools(sender)
         self.nodes = Nodes(sender)
         self.devices = Devices(sender)

@@ -45,6 +45,8 @@ PRELOADED = (
 )
 # Workers that share one process in a compact stack; the scheduler's stands alone, since it plans.
 _SHARED_WORKERS = ("registry", "quota", "billing", "autoscaler")
+# Those with background work, by name: one process does it for all.
+_CELERY_SERVICES = ("billing", "scheduler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,15 @@ def stack_processes(assembly: Assembly, engines: tuple[Engine, ...]) -> list[Pro
     services.append(
         assembly.service(
             "celery",
-            *python_command("celery", "-A", "millpond_billing.celery_app", "worker"),
+            *python_command("celery", "-A", "millpond_kernel.celery_app", "worker"),
+            *("--queues", "celery,scheduler"),
             *("--pool", "solo", "--loglevel", "warning", "--without-gossip", "--without-mingle", "--without-heartbeat"),
-            services=("billing",),
+            services=_CELERY_SERVICES,
         )
+    )
+    services[-1] = replace(
+        services[-1],
+        environment={**services[-1].environment, "MILLPOND_CELERY_SERVICES": ",".join(_CELERY_SERVICES)},
     )
     return [
         *(engine_process(engine, paths.logs / f"{engine.name}.log") for engine in engines),

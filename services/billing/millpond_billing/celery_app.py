@@ -1,27 +1,12 @@
 """The Celery application of billing: tasks are ids of rows, state is in PostgreSQL, nothing is lost with a message."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-
 from celery import Celery
 
-from millpond_billing.background.sending import EXPORT_TASK, FORGET_TASK, STATEMENT_TASK, make_celery
+from millpond_billing.background.sending import EXPORT_TASK, FORGET_TASK, STATEMENT_TASK
 from millpond_billing.background.work import build_one_export, close_statements, forget_export
 from millpond_billing.settings import Settings
 from millpond_contracts.ids import ExportId, StatementId
-from millpond_kernel.db import Database
-
-
-def _with_database(settings: Settings, work: Callable[[Database], Awaitable[object]]) -> None:
-    async def run() -> None:
-        database = Database("billing", settings.database_url.get_secret_value(), pool_size=2)
-        await database.open(settings.database_wait_seconds)
-        try:
-            await work(database)
-        finally:
-            await database.close()
-
-    asyncio.run(run())
+from millpond_kernel.background import make_celery, with_database
 
 
 def register_tasks(app: Celery, settings: Settings) -> None:
@@ -29,7 +14,7 @@ def register_tasks(app: Celery, settings: Settings) -> None:
 
     def build_export(export_id: str) -> None:
         key = ExportId.parse(export_id)
-        _with_database(
+        with_database(
             settings,
             lambda database: build_one_export(
                 database,
@@ -42,10 +27,10 @@ def register_tasks(app: Celery, settings: Settings) -> None:
 
     def forget(export_id: str) -> None:
         key = ExportId.parse(export_id)
-        _with_database(settings, lambda database: forget_export(database, key, settings.export_folder))
+        with_database(settings, lambda database: forget_export(database, key, settings.export_folder))
 
     def close_statement(statement_id: str) -> None:
-        _with_database(settings, lambda database: close_statements(database, StatementId.parse(statement_id)))
+        with_database(settings, lambda database: close_statements(database, StatementId.parse(statement_id)))
 
     # Called, not written above the functions: Celery has no types, and a decorator without any would take theirs.
     app.task(name=EXPORT_TASK)(build_export)

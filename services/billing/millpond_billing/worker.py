@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import httpx
 
-from millpond_billing.background.sending import make_enqueue
 from millpond_billing.consumers.quota import tenants_consumer
 from millpond_billing.consumers.registry import nodes_consumer
 from millpond_billing.consumers.scheduler import allocations_consumer
@@ -12,6 +11,7 @@ from millpond_billing.loops.due import DueTimes, due_loop, publish_example
 from millpond_billing.loops.forgetting import forgetting_loop
 from millpond_billing.loops.reconcile import reconcile_loop
 from millpond_billing.settings import Settings
+from millpond_kernel.background import make_enqueue
 from millpond_kernel.loops import Loop
 from millpond_kernel.streams import Consumer
 from millpond_kernel.worker import ServiceWorker, WorkerKernel
@@ -24,7 +24,7 @@ def create_worker(
     chosen = settings or Settings()
 
     def parts(kernel: WorkerKernel) -> tuple[Sequence[Consumer], Sequence[Loop]]:
-        enqueue = make_enqueue(chosen.redis_url.get_secret_value(), chosen.redis_prefix)
+        enqueue = make_enqueue("billing", chosen.redis_url.get_secret_value(), chosen.redis_prefix)
         scheduler = kernel.clients["scheduler"]
         times = DueTimes(chosen.due_seconds, chosen.statement_grace_seconds, chosen.overdue_seconds)
         loops = (

@@ -8,11 +8,13 @@ from fastapi import FastAPI
 from millpond_contracts.bodies.work import PollRequest
 from millpond_contracts.ids import NodeId
 from millpond_kernel.app import Kernel, ServiceApp, build_app
+from millpond_kernel.background import make_enqueue
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.gathering import Gatherer
+from millpond_scheduler.background.sending import QUEUE
 from millpond_scheduler.providers.bells import NodeBell, Waiters
 from millpond_scheduler.providers.log_folder import LogFolder
-from millpond_scheduler.routes import allocations, jobs, logs, moves, plans, queues, tasks, usage, work
+from millpond_scheduler.routes import allocations, jobs, logs, moves, packings, plans, queues, tasks, usage, work
 from millpond_scheduler.settings import Settings
 from millpond_scheduler.usecases.mirror import Mirror
 from millpond_scheduler.usecases.quiet_polls import take_quiet_polls
@@ -40,6 +42,7 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
             async with kernel.database.begin(SYSTEM) as unit:
                 return await list_ordered_nodes(unit)
 
+        app.state.enqueue = make_enqueue("scheduler", chosen.redis_url.get_secret_value(), chosen.redis_prefix, QUEUE)
         app.state.bell = NodeBell(kernel.redis, chosen.redis_prefix)
         app.state.mirror = Mirror(policy=chosen.policy(), max_age_seconds=chosen.plan_seconds)
         app.state.quarantine = chosen.quarantine()
@@ -55,7 +58,10 @@ def create_app(settings: Settings | None = None, *, transport: httpx.AsyncBaseTr
     return build_app(
         ServiceApp(
             settings=chosen,
-            routers=[module.router for module in (work, jobs, moves, tasks, logs, plans, allocations, queues, usage)],
+            routers=[
+                module.router
+                for module in (work, jobs, moves, tasks, logs, plans, allocations, queues, packings, usage)
+            ],
             standstill="nothing new is placed and nothing is stopped when due; tasks run on",
             snapshots=SNAPSHOTS,
             on_start=start,

@@ -7,17 +7,20 @@ from functools import partial
 
 import httpx
 
+from millpond_kernel.background import make_enqueue
 from millpond_kernel.doorbell import DoorListener
 from millpond_kernel.loops import Loop, Unwell
 from millpond_kernel.outbox import doorbell_channel
 from millpond_kernel.pausing import Stop
 from millpond_kernel.streams import Consumer
 from millpond_kernel.worker import ServiceWorker, WorkerKernel
+from millpond_scheduler.background.sending import QUEUE
 from millpond_scheduler.consumers.autoscaler import autoscaler_consumer
 from millpond_scheduler.consumers.billing import billing_consumer
 from millpond_scheduler.consumers.quota import quota_consumer
 from millpond_scheduler.consumers.registry import registry_consumer
 from millpond_scheduler.domain.freezing import FreezeRules
+from millpond_scheduler.loops.handing import handing_loop
 from millpond_scheduler.loops.leader import Leader, LeaderPolicy
 from millpond_scheduler.loops.upkeep import UpkeepRules, upkeep_loops
 from millpond_scheduler.providers.bells import NodeBell
@@ -48,10 +51,11 @@ def create_worker(
             freeze=FreezeRules(chosen.freeze_percent, chosen.freeze_nodes, chosen.freeze_seconds),
         )
         bell = NodeBell(kernel.redis, chosen.redis_prefix)
+        enqueue = make_enqueue("scheduler", chosen.redis_url.get_secret_value(), chosen.redis_prefix, QUEUE)
         loops = upkeep_loops(kernel.database, bell, LogFolder(chosen.log_folder), rules)
         followed = (registry_consumer, quota_consumer, billing_consumer, autoscaler_consumer)
         consumers = [consumer(leader.wake) for consumer in followed]
-        return consumers, [*loops, _watch(leader)]
+        return consumers, [*loops, handing_loop(kernel.database, enqueue), _watch(leader)]
 
     def tasks(kernel: WorkerKernel) -> Sequence[Callable[[Stop], Awaitable[None]]]:
         return [leaders[id(kernel)].run]

@@ -89,6 +89,11 @@ class ErrorCode(StrEnum):
     ALLOCATION_NOT_FOUND = "scheduler.allocation.not_found", 404, "No such allocation"
     ALLOCATION_EPOCH_STALE = "scheduler.allocation.epoch_stale", 409, "The allocation belongs to another epoch"
     VIRTUAL_POOL_UNKNOWN = "scheduler.virtual_pool.unknown", 404, "No such virtual pool"
+    PACKING_NOT_FOUND = "scheduler.packing.not_found", 404, "No such proposal"
+    PACKING_NOT_READY = "scheduler.packing.not_ready", 409, "There is nothing to accept yet"
+    PACKING_NOT_ACCEPTED = "scheduler.packing.not_accepted", 409, "The proposal is not in force"
+    PACKING_UNDER_WAY = "scheduler.packing.under_way", 409, "Another proposal for the pool is computed"
+    SCHEDULER_POOL_UNKNOWN = "scheduler.pool.unknown", 404, "No such pool"
     LOG_OFFSET_GAP = "scheduler.log.offset_gap", 409, "The log chunk does not continue the log"
 
     # autoscaler

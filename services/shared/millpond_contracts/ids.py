@@ -229,6 +229,11 @@ class MoveOrderId(TypedId):
     prefix = "mvorder"
 
 
+class PackingId(TypedId):
+    __slots__ = ()
+    prefix = "pack"
+
+
 class NodeOrderId(TypedId):
     __slots__ = ()
     prefix = "norder"

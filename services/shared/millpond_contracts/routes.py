@@ -13,7 +13,7 @@ SERVICE_NOUNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "registry": ("pools", "nodes", "devices", "flavors", "accelerators", "join-tokens", "agent"),
         "quota": ("tenants", "projects", "members", "api-keys", "tokens", "me", "virtual-pools", "reservations"),
-        "scheduler": ("jobs", "tasks", "plans", "allocations", "queues", "usage", "work"),
+        "scheduler": ("jobs", "tasks", "plans", "allocations", "queues", "packings", "usage", "work"),
         "autoscaler": (
             "scaling-policies",
             "scaling-decisions",

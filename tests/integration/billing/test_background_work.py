@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from millpond_billing.background.sending import ANSWER_SECONDS, make_enqueue
 from millpond_billing.background.work import build_one_export
 from millpond_billing.domain.periods import Calendar
 from millpond_billing.domain.timeline import instant_of, moment_of
@@ -25,6 +24,7 @@ from millpond_billing.store.tenants import save_tenant
 from millpond_billing.usecases.periods import find_period
 from millpond_contracts.bodies.bills import ExportFormat, ExportState
 from millpond_contracts.ids import ExportId
+from millpond_kernel.background import ANSWER_SECONDS, make_enqueue
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.doorbell import connect_redis
 from millpond_kernel.settings import ServiceSettings
@@ -149,7 +149,7 @@ async def test_celery_5935_when_messages_are_lost_or_doubled_then_handed_out_aga
         assert await eventually(queued)
         # The broker loses every message; the rows are still there.
         assert await lose_messages(settings) > 0
-        enqueue = make_enqueue(settings.redis_url.get_secret_value(), settings.redis_prefix)
+        enqueue = make_enqueue("billing", settings.redis_url.get_secret_value(), settings.redis_prefix)
         async with celery_running(stage, folder):
 
             async def ready() -> bool:
@@ -226,7 +226,7 @@ async def test_enqueue_when_the_broker_is_silent_then_gives_up_soon() -> None:
     server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        enqueue = make_enqueue(f"redis://127.0.0.1:{port}/0", "silent")
+        enqueue = make_enqueue("billing", f"redis://127.0.0.1:{port}/0", "silent")
         async with asyncio.timeout(10 * ANSWER_SECONDS):
             await enqueue("export", str(ExportId.new()))
     assert asked

@@ -81,6 +81,7 @@ def _bodies_of_quota(world: World) -> dict[str, dict[str, Any]]:
             "labels": {"a": "b"},
         },
         "PATCH /v1/virtual-pools/{virtual_pool_id}": {"limits": limits, "policy": "fifo", "labels": {"a": "b"}},
+        "POST /v1/packings": {"pool_id": ids.get("pool_id")},
         "POST /v1/reservations": reservation_of(world) if "virtual_pool_id" in ids else {},
     }
 

@@ -109,6 +109,7 @@ async def _make_reservation(world: World, operator: Caller) -> None:
         return answer.json() if answer.status_code == 201 else None
 
     world.ids["reservation_id"] = (await eventually(made))["reservation_id"]
+    world.ids["packing_id"] = "pack_01m8mrpz00000000000000000z"
     world.ids["loan_id"] = "loan_01m8mrpz00000000000000000z"
 
 

@@ -20,7 +20,8 @@ CODES = frozenset(code.value for code in ErrorCode)
 WITH_BODY = tuple(
     route
     for route in ROUTES
-    if route.method in ("POST", "PUT", "PATCH") and not route.template.endswith(("/revoke", "/cancel"))
+    if route.method in ("POST", "PUT", "PATCH")
+    and not route.template.endswith(("/revoke", "/cancel", "/accept", "/withdraw"))
 )
 
 

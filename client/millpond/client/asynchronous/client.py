@@ -16,6 +16,7 @@ from millpond.client.asynchronous.exports import Exports
 from millpond.client.asynchronous.flavors import Flavors
 from millpond.client.asynchronous.jobs import JobRef, Jobs
 from millpond.client.asynchronous.nodes import Devices, JoinTokens, Nodes
+from millpond.client.asynchronous.packings import Packings
 from millpond.client.asynchronous.pools import Pools
 from millpond.client.asynchronous.projects import Projects
 from millpond.client.asynchronous.reservations import Reservations
@@ -88,6 +89,7 @@ class AsyncClient:
         self.tenants = Tenants(sender)
         self.projects = Projects(sender)
         self.api_keys = ApiKeys(sender)
+        self.packings = Packings(sender)
         self.pools = Pools(sender)
         self.nodes = Nodes(sender)
         self.devices = Devices(sender)

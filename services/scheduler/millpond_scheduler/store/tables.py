@@ -411,6 +411,29 @@ scaling_policy_view = Table(
     Column("generation", BigInteger, nullable=False),
 )
 
+packing = Table(
+    "packing",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("pool_id", Uuid, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("result", JSONB, nullable=True),
+    Column("demand", JSONB, nullable=True),
+    Column("error", Text, nullable=True),
+    Column("created_at", INSTANT, nullable=False, server_default=NOW),
+    Column("handed_at", INSTANT, nullable=False, server_default=NOW),
+    Column("begun_at", INSTANT, nullable=True),
+    Column("ready_at", INSTANT, nullable=True),
+    Column("accepted_at", INSTANT, nullable=True),
+    Column("accepted_by", Text, nullable=True),
+    Column("generation", BigInteger, nullable=False),
+)
+
+Index("packing_under_way", packing.c.pool_id, unique=True, postgresql_where=text("state IN ('queued', 'running')"))
+
+Index("packing_in_force", packing.c.pool_id, unique=True, postgresql_where=text("state = 'accepted'"))
+
 price_view = Table(
     "price_view",
     metadata,
