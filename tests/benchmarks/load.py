@@ -112,8 +112,12 @@ async def _make_tenant(operator: Caller, pool: str) -> Tenant:
 
 
 async def _measure_steps(stack: Stack, tenant: Tenant, seen: Seen) -> None:
-    """Raises the submits until jobs end more slowly than they come; tells what each step cost."""
-    kept = 0.0
+    """Raises the submits until jobs end more slowly than they come; tells what each step cost, and what a job does.
+
+    A job's part is what the processes of the stack take more than without any, by the jobs that ended, in the last step
+    that was kept up with.
+    """
+    kept, each, at_rest = 0.0, dict[str, float](), dict[str, float]()
     for rate in STEPS:
         ended, meter = seen.ended, Meter.start(stack)
         window = await _load(stack.port, tenant, STEP_SECONDS, rate, READS)
@@ -136,6 +140,11 @@ async def _measure_steps(stack: Stack, tenant: Tenant, seen: Seen) -> None:
         if rate and ends < KEEPS_UP * rate * (1 - 4 / STEP_SECONDS):
             break
         kept = rate
+        if rate:
+            each = {title: 1000 * (used - at_rest.get(title, 0.0)) / ends for title, used in cores["cores"].items()}
+        else:
+            at_rest = cores["cores"]
+    tell("load.cpu_ms.job", [sum(each.values())], "ms", by=shorten_all(each), submits_per_s=kept)
     tell("load.knee_submits_per_s", [kept], "1/s", agents=AGENTS, reads_per_s=READS)
 
 
