@@ -81,26 +81,27 @@ async def chain_audit(unit: UnitOfWork) -> int:
 
     The caller holds the lock on the outbox counter, so no two relays chain at once.
     """
-    last = await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'audit'")
     rows = await unit.fetch(
-        "SELECT id, $1 + row_number() OVER (ORDER BY id) AS seq, at, actor, role, tenant_id, action, object, before,"
-        " after, request_id FROM audit WHERE seq IS NULL ORDER BY id LIMIT $2",
-        last,
+        "SELECT a.id, c.last + row_number() OVER (ORDER BY a.id) AS seq, a.at, a.actor, a.role, a.tenant_id, a.action,"
+        " a.object, a.before, a.after, a.request_id, (SELECT hash FROM audit WHERE seq = c.last) AS previous"
+        " FROM audit a, (SELECT last FROM outbox_counter WHERE name = 'audit') AS c"
+        " WHERE a.seq IS NULL ORDER BY a.id LIMIT $1",
         CHAIN_BATCH,
     )
     if not rows:
         return 0
-    previous = await unit.fetchval("SELECT hash FROM audit WHERE seq = $1", last) or b""
+    previous = rows[0]["previous"] or b""
     hashes = []
     for row in rows:
         previous = audit_hash(previous, audit_fields(row))
         hashes.append(previous)
     await unit.execute(
-        "UPDATE audit a SET seq = n.seq, hash = n.hash FROM unnest($1::bigint[], $2::bigint[], $3::bytea[])"
+        "WITH moved AS (UPDATE outbox_counter SET last = $4 WHERE name = 'audit')"
+        " UPDATE audit a SET seq = n.seq, hash = n.hash FROM unnest($1::bigint[], $2::bigint[], $3::bytea[])"
         " AS n(id, seq, hash) WHERE a.id = n.id",
         [row["id"] for row in rows],
         [row["seq"] for row in rows],
         hashes,
+        rows[-1]["seq"],
     )
-    await unit.execute("UPDATE outbox_counter SET last = $1 WHERE name = 'audit'", rows[-1]["seq"])
     return len(rows)

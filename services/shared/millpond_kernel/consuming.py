@@ -33,6 +33,8 @@ from millpond_kernel.uow import UnitOfWork
 
 # How long Redis is asked to wait for the next event: the silence that is left, within these bounds.
 BLOCK_SECONDS = (0.05, 4.0)
+# A cursor that only passed events of no effect is written so much later, for all of them at once.
+PASSED_SECONDS = 0.25
 # A publisher that stays silent is asked at least once in so many of the silences that are set.
 MAX_SILENCES = 6
 MAX_TRIES = 5
@@ -73,9 +75,10 @@ class ConsumerRunner:
         self._feed = feed
         self.consumer = consumer
         self._stream = stream_key(prefix, consumer.publisher)
-        self._positions = f"{prefix}:positions"
         self._silence_seconds = silence_seconds
         self._tries: dict[int, int] = {}
+        self._written = 0  # where the cursor stands in the database
+        self._write_by = 0.0  # when it has to catch up, on the process's clock, once events without effect were passed
         self._redis_away = False
         self._head = 0  # as the feed told it last
         self._labels = (database.service, consumer.name, consumer.publisher)
@@ -121,16 +124,19 @@ class ConsumerRunner:
                 self.consumer.name,
                 self.consumer.publisher,
             )
-            self.consumer.applied_seq = await read_cursor(unit, self.consumer.name, self.consumer.publisher)
-        return self.consumer.applied_seq
+            self._written = await read_cursor(unit, self.consumer.name, self.consumer.publisher)
+        self.consumer.applied_seq = self._written
+        return self._written
 
     async def _follow(self, cursor: int, stop: Stop) -> None:
         # The first look is at the feed: it tells the head, and catches up when Redis holds less than we need.
         cursor = await self._catch_up(cursor, stop)
         quiet_since, patience = time.monotonic(), self._silence_seconds
         while not stop.is_set():
+            await self._write_passed(cursor)
             try:
-                envelopes = await self._read_stream(cursor, quiet_since + patience - time.monotonic(), stop)
+                until = quiet_since + patience if cursor == self._written else self._write_by
+                envelopes = await self._read_stream(cursor, until - time.monotonic(), stop)
             except (RedisError, OSError, ValueError, KeyError) as error:
                 self._note_redis(error)
                 cursor = await self._catch_up(cursor, stop)
@@ -204,8 +210,14 @@ class ConsumerRunner:
 
     async def _apply(self, cursor: int, envelopes: Sequence[Envelope], stop: Stop) -> int:
         """Applies a contiguous batch in one transaction; on a failure one by one, parking what keeps failing."""
+        last = envelopes[-1].seq
+        if not any(map(self.consumer.takes, envelopes)):
+            if cursor == self._written:
+                self._write_by = time.monotonic() + PASSED_SECONDS
+            self.consumer.applied_seq = last
+            return last
         try:
-            await self._apply_together(cursor, envelopes)
+            await self._apply_together(envelopes)
         except _NEVER_PARKED:
             raise
         except Exception as error:
@@ -213,17 +225,23 @@ class ConsumerRunner:
                 await self._note_failure(envelopes[0], error, stop)
             for envelope in envelopes:
                 await self._apply_or_park(envelope, stop)
-        cursor = envelopes[-1].seq
-        self.consumer.applied_seq = cursor
+        self.consumer.applied_seq = last
         if self.consumer.after_batch is not None:
             self.consumer.after_batch()
-        await self._tell_position(cursor)
-        return cursor
+        return last
+
+    async def _write_passed(self, cursor: int) -> None:
+        """Writes a cursor that has passed events of no effect when it is time; a crash makes it pass them again."""
+        if cursor == self._written or time.monotonic() < self._write_by:
+            return
+        async with self._database.begin(SYSTEM) as unit:
+            await self._move_cursor(unit, cursor)
+        self._written = cursor
 
     async def _apply_or_park(self, envelope: Envelope, stop: Stop) -> None:
         while True:
             try:
-                await self._apply_together(envelope.seq - 1, [envelope])
+                await self._apply_together([envelope])
                 self._tries.pop(envelope.seq, None)
                 return
             except _NEVER_PARKED:
@@ -255,7 +273,7 @@ class ConsumerRunner:
 
     async def _park(self, envelope: Envelope, error: Exception) -> None:
         async with self._database.begin(SYSTEM) as unit:
-            await self._move_cursor(unit, envelope.seq - 1, envelope.seq)
+            await self._move_cursor(unit, envelope.seq)
             await unit.execute(
                 "INSERT INTO dead_letter (consumer, publisher, seq, envelope, error) VALUES ($1, $2, $3, $4, $5)"
                 " ON CONFLICT ON CONSTRAINT dead_letter_once DO NOTHING",
@@ -265,34 +283,35 @@ class ConsumerRunner:
                 json.loads(envelope.model_dump_json()),
                 f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
             )
+        self._written = envelope.seq
         del self._tries[envelope.seq]
         EVENTS_PARKED.labels(self._database.service, self.consumer.name).inc()
 
-    async def _apply_together(self, cursor: int, envelopes: Sequence[Envelope]) -> None:
+    async def _apply_together(self, envelopes: Sequence[Envelope]) -> None:
         async with self._database.begin(SYSTEM) as unit:
-            await self._move_cursor(unit, cursor, envelopes[-1].seq)
+            await self._move_cursor(unit, envelopes[-1].seq)
             await self.consumer.dispatch_all(unit, envelopes)
             pass_point(FailPoint.INSIDE_APPLY)
+        self._written = envelopes[-1].seq
         pass_point(FailPoint.AFTER_APPLY)
         EVENTS_APPLIED.labels(*self._labels).inc(len(envelopes))
 
-    async def _move_cursor(self, unit: UnitOfWork, old: int, new: int) -> None:
+    async def _move_cursor(self, unit: UnitOfWork, new: int) -> None:
+        """Moves the cursor from where this copy knows it.
+
+        Raises:
+            CursorMoved: another copy did.
+        """
         moved = await unit.execute(
             "UPDATE cursor SET seq = $4, moved_at = clock_timestamp()"
             " WHERE consumer = $1 AND publisher = $2 AND seq = $3",
             self.consumer.name,
             self.consumer.publisher,
-            old,
+            self._written,
             new,
         )
         if moved != 1:
             raise CursorMoved
-
-    async def _tell_position(self, cursor: int) -> None:
-        try:
-            await self._redis.hset(self._positions, f"{self._database.service}/{self.consumer.name}", cursor)
-        except (RedisError, OSError):
-            log.debug("position_not_told", consumer=self.consumer.name)
 
     async def _load_snapshots_quietly(self, stop: Stop) -> None:
         try:

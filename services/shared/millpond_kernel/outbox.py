@@ -6,7 +6,7 @@ publishing idempotent; what Redis loses, consumers read from the feed.
 """
 
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any, cast
 
@@ -33,32 +33,41 @@ QUIET_LOOKS = 10
 
 _WAITED_OUT: tuple[type[Exception], ...] = (*DATABASE_ERRORS, RedisError)
 
-_NUMBER = """
+_COLUMNS = "seq, event_id, type, subject, tenant_id, generation, happened_at, traceparent, body"
+
+_NUMBER = f"""
 WITH counter AS (SELECT last FROM outbox_counter WHERE name = 'outbox'),
 picked AS (SELECT id, row_number() OVER (ORDER BY id) AS n FROM outbox WHERE seq IS NULL ORDER BY id LIMIT $1),
 numbered AS (
-    UPDATE outbox o SET seq = (SELECT last FROM counter) + picked.n FROM picked WHERE o.id = picked.id RETURNING 1
+    UPDATE outbox o SET seq = (SELECT last FROM counter) + picked.n FROM picked WHERE o.id = picked.id RETURNING o.*
+), moved AS (
+    UPDATE outbox_counter SET last = last + (SELECT count(*) FROM picked)
+    WHERE name = 'outbox' AND EXISTS (SELECT FROM picked)
 )
-SELECT count(*) FROM numbered
+SELECT {_COLUMNS}::text AS body FROM numbered ORDER BY seq
 """
 
 _IS_WAITING = "SELECT EXISTS (SELECT FROM outbox WHERE seq IS NULL) OR EXISTS (SELECT FROM audit WHERE seq IS NULL)"
 
-# The stream; its length, then id and envelope of each event. "Equal or smaller than the target stream top item" means
-# that another relay was first, which is fine.
+# The stream; its length, the id that must be its top (empty = any), then id and envelope of each event. 0 = the top is
+# another. "Equal or smaller than the target stream top item" means that another relay was first, which is fine.
 _ADD = """
-for place = 2, #ARGV, 2 do
+if ARGV[2] ~= '' then
+    local top = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
+    if not top[1] or top[1][1] ~= ARGV[2] then
+        return 0
+    end
+end
+for place = 3, #ARGV, 2 do
     local added = redis.pcall('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], ARGV[place], 'e', ARGV[place + 1])
     if added.err and not string.find(added.err, 'equal or smaller', 1, true) then
         return added
     end
 end
+return 1
 """
 
-_ROWS_AFTER = """
-SELECT seq, event_id, type, subject, tenant_id, generation, happened_at, traceparent, body::text AS body
-FROM outbox WHERE seq > $1 ORDER BY seq LIMIT $2
-"""
+_ROWS_AFTER = f"SELECT {_COLUMNS}::text AS body FROM outbox WHERE seq > $1 ORDER BY seq LIMIT $2"
 
 
 def stream_key(prefix: str, publisher: str) -> str:
@@ -118,43 +127,45 @@ class Relay:
             numbered = await self.number()
             if numbered:
                 pass_point(FailPoint.BEFORE_PUBLISH)
-            await self.publish()
+            await self.publish(numbered)
         except _WAITED_OUT as error:
             log.warning("relay_waits", service=self._database.service, error=f"{type(error).__name__}: {error}"[:200])
             return False
         self._looks = 1
-        return numbered >= BATCH
+        return len(numbered) >= BATCH
 
     async def _is_waiting(self) -> bool:
         async with self._database.begin(SYSTEM) as unit:
             return bool(await unit.fetchval(_IS_WAITING))
 
-    async def number(self) -> int:
-        """Gives committed rows the next dense numbers, at most one batch, and chains audit rows; returns how many."""
+    async def number(self) -> list[asyncpg.Record]:
+        """Gives committed rows the next dense numbers, at most one batch, and chains audit rows; returns the events."""
         async with self._database.begin(SYSTEM) as unit:
             last = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox' FOR UPDATE"))
-            count = int(await unit.fetchval(_NUMBER, BATCH))
-            if count:
-                await unit.execute("UPDATE outbox_counter SET last = last + $1 WHERE name = 'outbox'", count)
+            rows = await unit.fetch(_NUMBER, BATCH)
             await chain_audit(unit)
-        self._last = last + count
-        UNPUBLISHED.labels(self._database.service).set(0 if count < BATCH else BATCH)
-        return count
+        self._last = last + len(rows)
+        UNPUBLISHED.labels(self._database.service).set(0 if len(rows) < BATCH else BATCH)
+        return rows
 
-    async def publish(self) -> int:
-        """Gives Redis every numbered event above the stream's top; returns how many it took."""
+    async def publish(self, numbered: Sequence[asyncpg.Record] = ()) -> int:
+        """Gives Redis every numbered event above the stream's top; returns how many it took.
+
+        Where that is `numbered`, which this relay has just numbered, nothing is read again.
+        """
+        if numbered and await self._add(numbered, f"{numbered[0]['seq'] - 1}-0"):
+            return len(numbered)
         after = await self._top()
         total = 0
         while True:
             async with self._database.begin(SYSTEM) as unit:
                 rows = await unit.fetch(_ROWS_AFTER, after, BATCH)
-            if not rows:
-                return total
-            await self._add(rows)
-            pass_point(FailPoint.AFTER_PUBLISH)
-            total += len(rows)
-            after = int(rows[-1]["seq"])
-            EVENTS_PUBLISHED.labels(self._database.service).inc(len(rows))
+            if rows:
+                await self._add(rows)
+                total += len(rows)
+                after = int(rows[-1]["seq"])
+            if len(rows) < BATCH:
+                return total  # what is numbered from now on rings, or is found by the next pass
 
     async def _top(self) -> int:
         """The sequence after which to publish: Redis' own top, or a bounded way back when the stream is empty."""
@@ -179,9 +190,14 @@ class Relay:
             self._last = int(await unit.fetchval("SELECT last FROM outbox_counter WHERE name = 'outbox'"))
         return seq > self._last
 
-    async def _add(self, rows: list[asyncpg.Record]) -> None:
-        words: list[str | int] = [STREAM_LENGTH]
+    async def _add(self, rows: Sequence[asyncpg.Record], top: str = "") -> bool:
+        """Whether they are in the stream: not unless its top is `top`, where one is given."""
+        words: list[str | int] = [STREAM_LENGTH, top]
         for row in rows:
             words += (f"{row['seq']}-0", envelope_json(row, self._database.service))
         # In one call: an answer for each would cost this process more than everything else of the relay.
-        await cast("Awaitable[object]", self._redis.eval(_ADD, 1, self._stream, *words))
+        if not await cast("Awaitable[int]", self._redis.eval(_ADD, 1, self._stream, *words)):
+            return False
+        pass_point(FailPoint.AFTER_PUBLISH)
+        EVENTS_PUBLISHED.labels(self._database.service).inc(len(rows))
+        return True

@@ -63,10 +63,14 @@ class Consumer:
     def read(self, text: bytes) -> Envelope:
         """An event of the stream. Of one that this consumer has no handler for only number and type are read."""
         head = _HEAD.match(text)
-        if head is None or (kind := head[2].decode()) in self._by_type or kind in self._in_batches:
+        if head is None or self._has_handler(kind := head[2].decode()):
             return Envelope.model_validate_json(text)
         known: dict[str, Any] = {"seq": int(head[1]), "type": kind, "body": {}}
         return Envelope.model_construct(**known)
+
+    def takes(self, envelope: Envelope) -> bool:
+        """Whether this consumer has a handler for the event."""
+        return self._has_handler(envelope.type)
 
     async def dispatch(self, unit: UnitOfWork, envelope: Envelope) -> bool:
         """Has the effect of an event in `unit`; False when this consumer has no handler for its type."""
@@ -74,7 +78,7 @@ class Consumer:
 
     async def dispatch_all(self, unit: UnitOfWork, envelopes: Sequence[Envelope]) -> int:
         """Has the effects of events in `unit`, in their order; how many this consumer has a handler for."""
-        known = [one for one in envelopes if one.type in self._by_type or one.type in self._in_batches]
+        known = list(filter(self.takes, envelopes))
         for batch_handler, together in groupby(known, self._batch_handler_of):
             if batch_handler is not None:
                 events = [self._in_batches[one.type][0].model_validate(one.body) for one in together]
@@ -84,6 +88,9 @@ class Consumer:
                 cls, handler = self._by_type[envelope.type]
                 await handler(unit, envelope, cls.model_validate(envelope.body))
         return len(known)
+
+    def _has_handler(self, kind: str) -> bool:
+        return kind in self._by_type or kind in self._in_batches
 
     def _batch_handler_of(self, envelope: Envelope) -> BatchHandler | None:
         found = self._in_batches.get(envelope.type)

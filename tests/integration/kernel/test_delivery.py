@@ -226,3 +226,70 @@ async def test_b13_caura_1580_effects_when_relays_and_consumers_are_cancelled_at
         await eventually(all_applied)
     assert_dense(await stage.effects(), 320)
     gc.collect()
+
+
+async def test_cursor_when_nothing_of_a_batch_is_of_effect_then_it_is_written_later_and_no_effect_is_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two copies pass what neither has a handler for; then one applies what comes, and the other hears of it."""
+    monkeypatch.setattr(consuming, "PASSED_SECONDS", 3600.0)
+    await stage.make_things(1)
+    copies = [noting(), noting()]
+    names = [f"pass-{number}" for number in range(3)]
+    async with running(stage.relay().run, *(stage.runner(copy).run for copy in copies)):
+        for name in names:
+            await _emit_unheeded(stage, name)
+        await eventually(lambda: [copy.applied_seq for copy in copies] == [3, 3])
+        assert await stage.cursor(copies[0]) == 0
+        await stage.change_many(2)
+        await eventually(lambda: [copy.applied_seq for copy in copies] == [5, 5])
+    assert await stage.effects() == [4, 5]
+    assert await stage.cursor(copies[0]) == 5
+
+
+async def test_cursor_when_only_events_of_no_effect_came_then_it_is_written_in_the_end(stage: Stage) -> None:
+    consumer = noting()
+    async with running(stage.relay().run, stage.runner(consumer).run):
+        await _emit_unheeded(stage, "pass")
+
+        async def is_written() -> bool:
+            return await stage.cursor(consumer) == 1
+
+        await eventually(is_written)
+
+
+async def _emit_unheeded(stage: Stage, name: str) -> None:
+    """An event for which no consumer of the stage has a handler."""
+    async with stage.publisher.begin(SYSTEM) as unit:
+        await unit.execute(
+            "INSERT INTO outbox (event_id, type, subject, generation, body, happened_at)"
+            " VALUES (gen_random_uuid(), 'quota.unheeded.v1', $1, 1, $2, clock_timestamp())",
+            name,
+            {},
+        )
+
+
+async def test_publishing_when_the_stream_is_not_where_this_relay_left_it_then_all_that_is_missing_is_added(
+    stage: Stage,
+) -> None:
+    await stage.make_things(1)
+    first, second = stage.relay(), stage.relay()
+
+    async def numbers_in_stream() -> list[int]:
+        found = stream_fields(await stage.redis.xread({stage.stream: "0-0"}))
+        return [Envelope.model_validate_json(fields[b"e"]).seq for fields in found]
+
+    await stage.change_many(2)
+    await first.publish(await first.number())
+    await stage.change_many(2)
+    unpublished = await first.number()
+    await stage.change_many(2)
+    assert await second.publish(await second.number()) == 4  # the other's two before its own
+    assert await first.publish(unpublished) == 0
+    await stage.change_many(1)
+    assert await first.publish(await first.number()) == 1
+    assert await numbers_in_stream() == [1, 2, 3, 4, 5, 6, 7]
+    await stage.redis.delete(stage.stream)
+    await stage.change_many(1)
+    assert await first.publish(await first.number()) == 8
+    assert await numbers_in_stream() == list(range(1, 9))
