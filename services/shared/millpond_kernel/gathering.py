@@ -29,14 +29,20 @@ class Gatherer(Generic[Item, Answer]):
         do: takes items, gives one answer for each in their order. What it raises for several it is asked again for
             each of them alone, so that one bad item harms no other; only a database that is away is away for all.
         pause_seconds: see above.
+        weigh: how many things an item is, of the `MOST` that are done at once; by default one.
     """
 
     def __init__(
-        self, name: str, do: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]], pause_seconds: float
+        self,
+        name: str,
+        do: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+        pause_seconds: float,
+        weigh: Callable[[Item], int] = lambda _: 1,
     ) -> None:
         self._name = name
         self._do = do
         self._pause_seconds = pause_seconds
+        self._weigh = weigh
         self._waiting: list[tuple[Item, asyncio.Future[Answer]]] = []
         self._next_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -61,12 +67,24 @@ class Gatherer(Generic[Item, Answer]):
                 if (pause := self._next_at - loop.time()) > 0:
                     await asyncio.sleep(pause)
                 self._next_at = loop.time() + self._pause_seconds
-                # Who has gone meanwhile asks for nothing any more.
-                batch = [(item, future) for item, future in self._waiting[:MOST] if not future.done()]
-                del self._waiting[:MOST]
-                await self._settle(batch)
+                await self._settle(self._take())
         finally:
             self._task = None
+
+    def _take(self) -> list[tuple[Item, asyncio.Future[Answer]]]:
+        """The next that are done together: as many as there is room for, but at least one."""
+        batch: list[tuple[Item, asyncio.Future[Answer]]] = []
+        room, looked_at = MOST, 0
+        for item, future in self._waiting:
+            # Who has gone meanwhile asks for nothing any more.
+            if not future.done():
+                room -= self._weigh(item)
+                if room < 0 and batch:
+                    break
+                batch.append((item, future))
+            looked_at += 1
+        del self._waiting[:looked_at]
+        return batch
 
     async def _settle(self, batch: Sequence[tuple[Item, asyncio.Future[Answer]]]) -> None:
         if not batch:

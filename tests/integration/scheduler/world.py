@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 from redis.asyncio import Redis
@@ -48,7 +49,11 @@ from millpond_contracts.quantities import ExactDecimal
 from millpond_contracts.resources import DeviceHealth, DeviceKind, Isolation
 from millpond_kernel.db import SYSTEM, Database, TenantScope
 from millpond_kernel.doorbell import DoorListener
+from millpond_kernel.gathering import Gatherer
+from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
+from millpond_scheduler.app import gather_reports
+from millpond_scheduler.domain.quarantine import QuarantineRules
 from millpond_scheduler.loops.leader import Leader, LeaderPolicy
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.store.views import write_project
@@ -57,9 +62,8 @@ from millpond_scheduler.usecases.jobs import cancel_job, submit_job
 from millpond_scheduler.usecases.nodes import take_node, take_pool
 from millpond_scheduler.usecases.prices import take_price
 from millpond_scheduler.usecases.recount import recount
-from millpond_scheduler.usecases.reports import take_reports
 from millpond_scheduler.usecases.virtual_pools import take_virtual_pool
-from millpond_scheduler.usecases.work import NodeCall, read_orders, take_poll
+from millpond_scheduler.usecases.work import NodeCall, OrdersAsked, read_orders, take_poll
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -133,6 +137,11 @@ class World:
     scaling_policy: ScalingPolicyId = field(default_factory=ScalingPolicyId.new)
     clock_ms: int = 1_000_000
     sequence: int = 0
+
+    @cached_property
+    def _reports(self) -> Gatherer[tuple[NodeCall, ReportBatch], ReportAnswer | ProblemError]:
+        # At the first report: a test may open another database before it.
+        return gather_reports(self.database, QuarantineRules())
 
     async def open(self, **pool: Any) -> None:
         self.pool = PoolView(
@@ -313,7 +322,8 @@ class World:
             taken = await take_poll(unit, call, request)
             if taken.is_at_peace:
                 return taken.nothing()
-            answer = await read_orders(unit, node, request.held, taken.lease_seconds, fresh_only=False)
+            asked = OrdersAsked(node, request.held, taken.lease_seconds, fresh_only=False)
+            (answer,) = await read_orders(unit, [asked])
         assert answer is not None
         return answer
 
@@ -334,8 +344,10 @@ class World:
             boot_id=self.boots.get(node, "boot-1"), sent_monotonic_ms=self.clock_ms, reports=list(reports)
         )
         call = NodeCall(node, self.pool.pool_id, self.nodes[node].incarnation)
-        async with self.database.begin(SYSTEM) as unit:
-            return await take_reports(unit, call, batch)
+        answer = await self._reports.ask((call, batch))
+        if isinstance(answer, ProblemError):
+            raise answer
+        return answer
 
     async def run_task(self, node: NodeId, assignment: Assignment) -> None:
         """The agent starts an assignment and confirms that it runs."""

@@ -73,3 +73,10 @@ async def test_gatherer_when_somebody_has_gone_before_its_turn_then_nothing_is_d
     await asyncio.sleep(0)
     gone.cancel()
     assert (await stays, deed.calls) == (4, [[2]])
+
+
+async def test_gatherer_when_items_weigh_more_than_is_done_at_once_then_so_many_as_fit_and_a_heavy_one_alone() -> None:
+    deed = Deed()
+    gatherer = Gatherer("numbers", deed.do, 0.0, lambda item: item)
+    assert await ask_all(gatherer, 100, 156, 1, 300, 2) == [200, 312, 2, 600, 4]
+    assert deed.calls == [[100, 156], [1], [300], [2]]

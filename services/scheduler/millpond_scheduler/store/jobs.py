@@ -202,6 +202,36 @@ async def lock_jobs(unit: UnitOfWork, jobs: Iterable[UUID]) -> dict[JobId, async
     return {JobId.of(row["id"]): row for row in rows}
 
 
+class JobTurn(NamedTuple):
+    """The state that a job takes."""
+
+    job: JobId
+    state: JobState
+    reason: EndReason | None
+    message: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+async def turn_jobs(unit: UnitOfWork, turned: Sequence[JobTurn], now: datetime) -> list[asyncpg.Record]:
+    """Writes the states that locked jobs take; their rows, without their specifications."""
+    if not turned:
+        return []
+    return await unit.fetch(
+        "UPDATE job SET state = x.s, state_since = $7, reason = x.r, message = x.m, started_at = x.b, ended_at = x.e,"
+        " generation = generation + 1"
+        " FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::timestamptz[])"
+        f" AS x(k, s, r, m, b, e) WHERE id = x.k RETURNING {COLUMNS}",
+        [one.job for one in turned],
+        [one.state.value for one in turned],
+        [None if one.reason is None else one.reason.value for one in turned],
+        [one.message for one in turned],
+        [one.started_at for one in turned],
+        [one.ended_at for one in turned],
+        now,
+    )
+
+
 async def count_tasks(unit: UnitOfWork, jobs: Sequence[UUID]) -> dict[JobId, list[GroupView]]:
     """The groups of each job with the number of their tasks by state."""
     rows = await unit.fetch(

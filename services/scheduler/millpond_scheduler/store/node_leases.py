@@ -68,14 +68,29 @@ def node_lease(row: asyncpg.Record) -> NodeLease:
     return NodeLease(NodeId.of(row["node_id"]), row["incarnation"], row["renewed_at"], row["silent"], tuple(exchanges))
 
 
-async def find_lease(unit: UnitOfWork, node: NodeId) -> NodeLease | None:
-    """The node's lease; None before its first poll."""
-    row = await unit.fetchrow("SELECT * FROM node_lease WHERE node_id = $1", node)
-    return None if row is None else node_lease(row)
+# The clock is read in the same round trip.
+_SESSIONS = """
+SELECT clock.now, n.asked, greatest(g.incarnation, l.incarnation, 0) AS newest, l.*
+FROM (SELECT clock_timestamp() AS now) AS clock, unnest($1::uuid[]) AS n(asked)
+LEFT JOIN node_guard g ON g.node_id = n.asked LEFT JOIN node_lease l ON l.node_id = n.asked
+"""
+
+
+async def read_sessions(
+    unit: UnitOfWork, nodes: Sequence[NodeId]
+) -> tuple[datetime, dict[NodeId, tuple[int, NodeLease | None]]]:
+    """The present instant, and of each node the newest agent session that the scheduler has heard of (0 = none) and its
+    lease (None before its first poll)."""
+    rows = await unit.fetch(_SESSIONS, nodes)
+    found = {
+        NodeId.of(row["asked"]): (row["newest"], None if row["node_id"] is None else node_lease(row)) for row in rows
+    }
+    return rows[0]["now"], found
 
 
 async def lock_lease(unit: UnitOfWork, node: NodeId) -> NodeLease | None:
-    """The same, locked: before jobs and allocations, so that two polls of one node never wait in a circle."""
+    """The node's lease, None before its first poll; locked before jobs and allocations, so that two polls of one node
+    never wait in a circle."""
     row = await unit.fetchrow("SELECT * FROM node_lease WHERE node_id = $1 FOR NO KEY UPDATE", node)
     return None if row is None else node_lease(row)
 

@@ -227,7 +227,9 @@ async def write_lives(unit: UnitOfWork, lives: Lives, now: datetime) -> None:
     """Writes what changed: tasks, allocations, counters, jobs and their events, and tells the leader."""
     restarts = _settle_gangs(lives, now)
     found = list(lives.by_id.values())
-    await note_changes(unit, ChangeKind.ALLOCATION, [life.record.id for life in found if life.stop_ordered])
+    await note_changes(
+        unit, ChangeKind.ALLOCATION, [life.record.id for life in found if life.stop_ordered or life.released]
+    )
     changed = [life for life in found if life.changed]
     if changed:
         await allocations.update_allocations(unit, [life.record for life in changed])
@@ -236,10 +238,11 @@ async def write_lives(unit: UnitOfWork, lives: Lives, now: datetime) -> None:
     for life in found:
         for event, at in life.events:
             unit.emit(event, at)
+    await settle_jobs(unit, {job: lock for job, lock in lives.jobs.items() if lock.touched}, now)
+    # Last: whoever ends or begins anything in a virtual pool waits for these counters.
     released = [life.record for life in found if life.released]
     if released:
         await _give_back(unit, released)
-    await settle_jobs(unit, {job: lock for job, lock in lives.jobs.items() if lock.touched}, now)
 
 
 def _settle_gangs(lives: Lives, now: datetime) -> list[Life]:
@@ -329,7 +332,6 @@ async def _give_back(unit: UnitOfWork, records: Sequence[AllocationRecord]) -> N
             key = (record.virtual_pool, resource)
             usage[key] = usage.get(key, 0) + amount
     await change_usage(unit, usage, -1)
-    await note_changes(unit, ChangeKind.ALLOCATION, [record.id for record in records])
 
 
 async def settle_jobs(unit: UnitOfWork, locks: dict[JobId, JobLock], now: datetime) -> None:
@@ -337,6 +339,7 @@ async def settle_jobs(unit: UnitOfWork, locks: dict[JobId, JobLock], now: dateti
     if not locks:
         return
     groups = await advance_jobs(unit, await jobs.count_tasks(unit, list(locks)), now)
+    turned = []
     for job, lock in locks.items():
         states = [TaskState(state) for group in groups[job] for state in group.by_state]
         before = JobState(lock.row["state"])
@@ -345,18 +348,10 @@ async def settle_jobs(unit: UnitOfWork, locks: dict[JobId, JobLock], now: dateti
             continue
         transition(before, after)
         reason, message = await _job_end(unit, job, lock, after)
-        row = await unit.fetchrow(
-            "UPDATE job SET state = $2, state_since = $3, reason = $4, message = $5, started_at = $6,"
-            f" ended_at = $7, generation = generation + 1 WHERE id = $1 RETURNING {jobs.COLUMNS}",
-            job,
-            after.value,
-            now,
-            None if reason is None else reason.value,
-            message,
-            lock.first_active_at,
-            now if is_final(after) else None,
-        )
-        unit.emit(JobStateChanged(job=jobs.job_view(row, groups[job])), now)
+        ended_at = now if is_final(after) else None
+        turned.append(jobs.JobTurn(job, after, reason, message, lock.first_active_at, ended_at))
+    for row in await jobs.turn_jobs(unit, turned, now):
+        unit.emit(JobStateChanged(job=jobs.job_view(row, groups[JobId.of(row["id"])])), now)
 
 
 async def _job_end(unit: UnitOfWork, job: JobId, lock: JobLock, state: JobState) -> tuple[EndReason | None, str | None]:

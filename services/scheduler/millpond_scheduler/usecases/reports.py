@@ -1,6 +1,7 @@
 """What agents report: facts about allocations, applied once each whatever is sent twice, late or out of order.
 
-Every fact is idempotent by itself (a state is entered once), so a batch that is repeated changes nothing.
+Every fact is idempotent by itself (a state is entered once), so a batch that is repeated changes nothing. What many
+nodes report at nearly the same time is written together (decision 161).
 """
 
 from collections.abc import Sequence
@@ -9,27 +10,48 @@ from datetime import datetime
 from millpond_contracts.bodies.allocations import AllocationState, EndReason
 from millpond_contracts.bodies.work import RejectedReport, ReportAnswer, ReportBatch, ReportKind, TaskReport
 from millpond_contracts.errors import ErrorCode
+from millpond_kernel.problem import ProblemError
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.quarantine import QuarantineRules
-from millpond_scheduler.store.node_leases import Exchange, find_lease
-from millpond_scheduler.usecases.lives import Life, lock_lives, write_lives
+from millpond_scheduler.store.node_leases import Exchange, NodeLease, read_sessions
+from millpond_scheduler.usecases.lives import Life, Lives, lock_lives, write_lives
 from millpond_scheduler.usecases.quarantine import judge_nodes
-from millpond_scheduler.usecases.work import NodeCall, check_session
+from millpond_scheduler.usecases.work import NodeCall, check_incarnation
 
 
 async def take_reports(
-    unit: UnitOfWork, call: NodeCall, batch: ReportBatch, quarantine: QuarantineRules | None = None
-) -> ReportAnswer:
-    """Applies a batch; what cannot belong to this node or epoch is named in `rejected`, the rest is durable.
+    unit: UnitOfWork, told: Sequence[tuple[NodeCall, ReportBatch]], quarantine: QuarantineRules | None = None
+) -> list[ReportAnswer | ProblemError]:
+    """Applies batches of reports in their order; the answer to each.
 
-    Raises:
-        ProblemError: 409 `registry.node.superseded`.
+    What cannot belong to a batch's node or epoch is named in its `rejected`, the rest is durable. The answer to an
+    agent whose node has a newer session is the problem 409 `registry.node.superseded`.
     """
-    await check_session(unit, call)
-    now: datetime = await unit.fetchval("SELECT clock_timestamp()")
-    exchanges = await _list_exchanges(unit, call, batch, now)
-    ids = [report.allocation_id for report in batch.reports]
-    lives = await lock_lives(unit, ids, with_gangs=any(map(_may_break_gang, batch.reports)))
+    now, sessions = await read_sessions(unit, list({call.node for call, _ in told}))
+    reports = [report for _, batch in told for report in batch.reports]
+    lives = await lock_lives(
+        unit, [report.allocation_id for report in reports], with_gangs=any(map(_may_break_gang, reports))
+    )
+    answers: list[ReportAnswer | ProblemError] = []
+    for call, batch in told:
+        newest, lease = sessions[call.node]
+        try:
+            check_incarnation(call, newest)
+        except ProblemError as problem:
+            answers.append(problem)
+            continue
+        answers.append(_apply_all(lives, call, batch, lease, now))
+    await write_lives(unit, lives, now)
+    await judge_nodes(unit, lives, quarantine or QuarantineRules(), now)
+    return answers
+
+
+def _apply_all(
+    lives: Lives, call: NodeCall, batch: ReportBatch, lease: NodeLease | None, now: datetime
+) -> ReportAnswer:
+    # The exchanges by which the machine's clock is read; this batch's own where the boot has had none.
+    own = Exchange(batch.boot_id, now, batch.sent_monotonic_ms)
+    exchanges = (own,) if lease is None else (*lease.exchanges, own)
     rejected = []
     for report in batch.reports:
         life = lives.by_id.get(report.allocation_id)
@@ -43,16 +65,7 @@ async def take_reports(
             )
             continue
         _apply(life, report, _instant_of(report, life, exchanges, now))
-    await write_lives(unit, lives, now)
-    await judge_nodes(unit, lives, quarantine or QuarantineRules(), now)
     return ReportAnswer(server_at=now, accepted=len(batch.reports) - len(rejected), rejected=rejected)
-
-
-async def _list_exchanges(unit: UnitOfWork, call: NodeCall, batch: ReportBatch, now: datetime) -> tuple[Exchange, ...]:
-    """The exchanges by which the machine's clock is read; this batch's own where the boot has had none."""
-    lease = await find_lease(unit, call.node)
-    own = Exchange(batch.boot_id, now, batch.sent_monotonic_ms)
-    return (own,) if lease is None else (*lease.exchanges, own)
 
 
 def _may_break_gang(report: TaskReport) -> bool:

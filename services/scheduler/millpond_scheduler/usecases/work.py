@@ -1,6 +1,7 @@
 """One poll of an agent: its lease is renewed, what it holds is compared with its rights, and its orders are read."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -58,10 +59,15 @@ async def check_session(unit: UnitOfWork, call: NodeCall) -> None:
         ProblemError: 409 `registry.node.superseded`.
     """
     newest, _ = await find_terms(unit, call.node, call.pool)
-    _check_incarnation(call, newest)
+    check_incarnation(call, newest)
 
 
-def _check_incarnation(call: NodeCall, newest: int) -> None:
+def check_incarnation(call: NodeCall, newest: int) -> None:
+    """Refuses a session that is not the node's newest.
+
+    Raises:
+        ProblemError: 409 `registry.node.superseded`.
+    """
     if call.incarnation < newest:
         raise ProblemError(
             ErrorCode.NODE_SUPERSEDED,
@@ -99,7 +105,7 @@ async def take_poll(unit: UnitOfWork, call: NodeCall, poll: PollRequest) -> Take
         ProblemError: 409 `registry.node.superseded`.
     """
     newest, seconds = await find_terms(unit, call.node, call.pool)
-    _check_incarnation(call, newest)
+    check_incarnation(call, newest)
     before = await lock_lease(unit, call.node)
     rows = await unit.fetch(_LIVE, call.node)
     now: datetime = rows[0]["now"]
@@ -179,53 +185,85 @@ async def _note_missing(unit: UnitOfWork, node: NodeId, held: Sequence[Allocatio
     )
 
 
+@dataclass(frozen=True, slots=True)
+class OrdersAsked:
+    """Whose orders are read: the node, what it holds, its lease.
+
+    `fresh_only` = only a new order, or one that was not acted on for a while, is worth an answer.
+    """
+
+    node: NodeId
+    held: Sequence[HeldAllocation]
+    lease_seconds: float
+    fresh_only: bool
+
+
 # Locked, in the order of all writers, so that a task that is stopped before it was sent is sent to nobody.
 _ORDERS = """
 SELECT a.*, j.spec->'groups' AS groups FROM allocation a JOIN job j ON j.id = a.job_id
-WHERE a.node_id = $1 AND a.state IN ('bound', 'releasing')
+WHERE a.node_id = ANY($1::uuid[]) AND a.state IN ('bound', 'releasing')
 ORDER BY a.id FOR NO KEY UPDATE OF a
 """
 
 
-async def read_orders(
-    unit: UnitOfWork, node: NodeId, held: Sequence[HeldAllocation], lease_seconds: float, *, fresh_only: bool
-) -> PollAnswer | None:
-    """The node's orders as an answer, marked as sent; None when `fresh_only` and nothing new is among them.
+async def read_orders(unit: UnitOfWork, asked: Sequence[OrdersAsked]) -> list[PollAnswer | None]:
+    """The orders of nodes as answers, marked as sent; None for one that wants fresh ones only and has none.
 
-    An order is repeated in every answer until the agent's report, but only a new one, or one that was not acted on
-    for a while, is worth an answer of its own.
+    An order is repeated in every answer until the agent's report.
     """
     now: datetime = await unit.fetchval("SELECT clock_timestamp()")
-    known = {item.allocation_id: item.epoch for item in held}
+    rows: defaultdict[UUID, list[asyncpg.Record]] = defaultdict(list)
+    for row in await unit.fetch(_ORDERS, list({one.node for one in asked})):
+        rows[row["node_id"]].append(row)
+    rights = await _read_rights(unit, {item.allocation_id for one in asked for item in one.held})
+    sent: set[UUID] = set()
+    answers = [_orders_for(one, rows[one.node], rights, now, sent) for one in asked]
+    if sent:
+        await unit.execute("UPDATE allocation SET order_sent_at = $2 WHERE id = ANY($1)", list(sent), now)
+    return answers
+
+
+def _orders_for(
+    asked: OrdersAsked,
+    rows: Sequence[asyncpg.Record],
+    rights: Mapping[UUID, asyncpg.Record],
+    now: datetime,
+    sent: set[UUID],
+) -> PollAnswer | None:
+    known = {item.allocation_id: item.epoch for item in asked.held}
     assignments: list[Assignment] = []
-    stops = await _stops_of_unknown(unit, node, known)
+    stops = _stops_of_unknown(asked.node, known, rights)
     fresh = bool(stops)
-    sent: list[UUID] = []
-    for row in await unit.fetch(_ORDERS, node):
+    mine: list[UUID] = []
+    for row in rows:
         is_stop = row["state"] == AllocationState.RELEASING.value
         if is_stop and row["stop_requested_at"] is None:
             continue  # it is ending by itself
         if not is_stop and (row["id"] in known or row["last_sequence"] > 0):
             continue  # the agent has it
         fresh = fresh or row["order_sent_at"] is None or row["order_sent_at"] < now - REPEAT_AFTER
-        sent.append(row["id"])
+        mine.append(row["id"])
         if is_stop:
             stops.append(_stop_order(row))
         else:
             assignments.append(_assignment(row))
-    if fresh_only and not fresh:
+    if asked.fresh_only and not fresh:
         return None
-    if sent:
-        await unit.execute("UPDATE allocation SET order_sent_at = $2 WHERE id = ANY($1)", sent, now)
-    return PollAnswer(server_at=now, lease_seconds=lease_seconds, assignments=assignments, stops=stops)
+    sent.update(mine)
+    return PollAnswer(server_at=now, lease_seconds=asked.lease_seconds, assignments=assignments, stops=stops)
 
 
-async def _stops_of_unknown(unit: UnitOfWork, node: NodeId, known: dict[AllocationId, int]) -> list[StopOrder]:
-    """Stops for what the agent holds without a right: released, another node's, of another epoch, or never there."""
+async def _read_rights(unit: UnitOfWork, known: Collection[UUID]) -> dict[UUID, asyncpg.Record]:
     if not known:
-        return []
+        return {}
     rows = await unit.fetch("SELECT id, epoch, node_id, state, reason FROM allocation WHERE id = ANY($1)", list(known))
-    rights = {row["id"]: row for row in rows}
+    return {row["id"]: row for row in rows}
+
+
+def _stops_of_unknown(
+    node: NodeId, known: Mapping[AllocationId, int], rights: Mapping[UUID, asyncpg.Record]
+) -> list[StopOrder]:
+    """Stops for what the agent holds without a right: released, another node's, of another epoch, or never there."""
     orders = []
     for allocation, epoch in known.items():
         row = rights.get(allocation)
