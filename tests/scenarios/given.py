@@ -3,10 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from millpond_contracts.resources import Partitioning
 from tests.factories.registry import Agent, gpu, inventory
 from tests.integration.services import Services
 from tests.waiting import eventually
 
+IN_PARTITIONS = Partitioning(
+    modes=("mig",), profiles=("1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "9g.90gb"), current="mig"
+)
 FLAVOR = "nvidia-a100-sxm4-80gb"
 Saved = dict[str, Any]
 
@@ -15,6 +19,7 @@ async def give_node(services: Services, saved: Saved, wanted: dict[str, Any]) ->
     """A pool with a node that takes work: `pool`, `node`, and the credentials `agent`. `devices` = number of GPUs.
 
     With `number: 2` another node of that pool: `node2`, `agent2`.
+    `partitioned` = they are in partition mode, with profiles that the agent can make and one that nobody knows.
     """
     operator = services.as_key()
     name, number = saved["scenario"], wanted.get("number", 1)
@@ -24,7 +29,9 @@ async def give_node(services: Services, saved: Saved, wanted: dict[str, Any]) ->
     token = (await operator("POST", "/v1/join-tokens", {"pool_id": saved["pool"]}, expect=201)).json()["token"]
     agent = Agent(services.http)
     which = "" if number == 1 else f"{number}"
-    devices = [gpu(index, identity=f"nvidia/GPU-{name}{which}-{index}") for index in range(wanted.get("devices", 2))]
+    mode = {"partitioning": IN_PARTITIONS} if wanted.get("partitioned") else {}
+    names = [f"nvidia/GPU-{name}{which}-{index}" for index in range(wanted.get("devices", 2))]
+    devices = [gpu(index, identity=identity, **mode) for index, identity in enumerate(names)]
     await agent.become_ready(token, inventory(devices), name=f"{name}-{number}")
     saved |= {f"node{which}": agent.node_id, f"agent{which}": agent.token}
 

@@ -34,6 +34,7 @@ from millpond_contracts.bodies.places import (
     NodeAffinity,
     TopologySpread,
 )
+from millpond_contracts.partitions import list_profile_names
 from millpond_contracts.resources import DeviceKind, TopologyLevel
 
 _DOCUMENT = TypeAdapter(dict[str, object])
@@ -57,6 +58,9 @@ GpuMilliOption = Annotated[
 ]
 GpuMemoryOption = Annotated[
     str | None, typer.Option(metavar="AMOUNT", help="Device memory: the size of the share, or the least wanted.")
+]
+ProfileOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="One hardware partition (MIG) per task, such as 2g.20gb.")
 ]
 FlavorOption = Annotated[list[str] | None, typer.Option(help="Acceptable flavor of device; may be repeated.")]
 DeviceOption = Annotated[DeviceKind, typer.Option(help="What kind of device `--gpus` means.")]
@@ -125,6 +129,7 @@ class JobOptions:
     gpus: GpusOption = None
     gpu_milli: GpuMilliOption = None
     gpu_memory: GpuMemoryOption = None
+    profile: ProfileOption = None
     flavor: FlavorOption = None
     device: DeviceOption = DeviceKind.GPU
     require: RequireOption = None
@@ -198,7 +203,12 @@ def read_jobs(client: Client, options: JobOptions) -> JobSpec | list[JobSpec]:
 
 def _read_group(options: JobOptions) -> GroupSpec:
     devices = device_request(
-        options.device, options.gpus, options.gpu_milli, options.gpu_memory, tuple(options.flavor or ())
+        options.device,
+        options.gpus,
+        options.gpu_milli,
+        options.gpu_memory,
+        tuple(options.flavor or ()),
+        options.profile,
     )
     return GroupSpec(
         count=options.count,
@@ -258,15 +268,25 @@ def _job_of(client: Client, document: dict[str, object], virtual_pool: str | Non
 
 
 def device_request(
-    kind: DeviceKind, count: int | None, milli: int | None, memory: str | None, flavors: tuple[str, ...]
+    kind: DeviceKind,
+    count: int | None,
+    milli: int | None,
+    memory: str | None,
+    flavors: tuple[str, ...],
+    profile: str | None = None,
 ) -> tuple[DeviceRequest, ...]:
     """The devices of one task from the options; none when no option speaks of devices.
 
     Raises:
         typer.BadParameter: the options contradict one another.
     """
-    if count is None and milli is None and memory is None and not flavors:
+    if count is None and milli is None and memory is None and profile is None and not flavors:
         return ()
+    if profile is not None:
+        if (count, milli, memory) != (None, None, None):
+            raise typer.BadParameter("a profile says how much of a device: give it alone", param_hint="--profile")
+        if profile not in list_profile_names():
+            raise typer.BadParameter(f"no model has the profile {profile[:40]!r}", param_hint="--profile")
     if milli is not None and count is not None:
         raise typer.BadParameter("give whole devices or a share of one, not both", param_hint="--gpu-milli")
     request = DeviceRequest(
@@ -275,6 +295,7 @@ def device_request(
         milli=1000 if milli is None else milli,
         memory_mib=None if memory is None else parse_mib(memory, "--gpu-memory"),
         flavors=flavors,
+        profile=profile,
     )
     return (request,)
 

@@ -42,6 +42,7 @@ from millpond.cli.rendering import (
 )
 from millpond.cli.session import JOBS, LabelFilter, Output, OutputOption, SinceOption, UntilOption, connect, out
 from millpond.client.jobs import FINAL
+from millpond_contracts.bodies.allocations import DeviceShare
 from millpond_contracts.bodies.jobs import JobDetail, JobState, JobView, Resources, TaskView
 from millpond_contracts.bodies.verdicts import AdmissionView, Explanation, PlacedView, QueueEntry, Verdict
 
@@ -204,6 +205,8 @@ def show_resources(resources: Resources) -> str:
     parts = [show_amount("cpu", resources.cpu_milli), show_mib(resources.memory_mib)]
     for device in resources.devices:
         share = "" if device.milli == 1000 else f" at {show_milli(device.milli)}"
+        if device.profile is not None:
+            share = f" partition {device.profile}"
         memory = "" if device.memory_mib is None else f" with {show_mib(device.memory_mib)}"
         flavors = "" if not device.flavors else f" ({' or '.join(device.flavors)})"
         parts.append(f"{device.count} {device.kind}{share}{memory}{flavors}")
@@ -222,10 +225,14 @@ def _held_seconds(task: TaskView) -> str:
 def _devices(task: TaskView) -> str:
     if task.allocation is None or not task.allocation.devices:
         return "-"
-    return ", ".join(
-        f"{share.flavor} #{share.index}" + ("" if share.milli == 1000 else f" at {show_milli(share.milli)}")
-        for share in task.allocation.devices
-    )
+    return ", ".join(_device(share) for share in task.allocation.devices)
+
+
+def _device(share: DeviceShare) -> str:
+    name = f"{share.flavor} #{share.index}"
+    if (own := share.partition) is not None:
+        return f"{name} {own.profile} at slice {own.start}"
+    return name if share.milli == 1000 else f"{name} at {show_milli(share.milli)}"
 
 
 _TASK_COLUMNS: list[Column[TaskView]] = [
@@ -276,6 +283,8 @@ def explanation_text(explanation: Explanation) -> RenderableType:
         fields.append(("expected by", show_time(explanation.estimated_start)))
     if explanation.largest_free_block is not None:
         fields.append(("largest free block", f"{explanation.largest_free_block} whole devices on one node"))
+    if explanation.largest_free_profile is not None:
+        fields.append(("largest free partition", explanation.largest_free_profile))
     if explanation.fragmentation_permille:
         share = show_share(explanation.fragmentation_permille)
         fields.append(("fragmented", f"{share} of what is free cannot be used by it"))

@@ -89,7 +89,8 @@ def devices_in_short(devices: tuple[DeviceView, ...]) -> str:
     """`8 x h100-sxm`, unhealthy ones told apart."""
     counts: dict[str, int] = {}
     for each in devices:
-        suffix = "" if each.health is DeviceHealth.HEALTHY else f" ({each.health})"
+        suffix = " in partitions" if each.partition_mode else ""
+        suffix += "" if each.health is DeviceHealth.HEALTHY else f" ({each.health})"
         counts[each.flavor + suffix] = counts.get(each.flavor + suffix, 0) + 1
     return ", ".join(f"{count} x {name}" for name, count in counts.items()) or "-"
 
@@ -141,6 +142,7 @@ _DEVICE_COLUMNS: list[Column[DeviceView]] = [
     Column("flavor", lambda each: each.flavor),
     Column("model", lambda each: each.model or "?"),
     Column("memory", lambda each: "?" if each.memory_mib is None else show_mib(each.memory_mib), is_right=True),
+    Column("partitions", lambda each: ", ".join(each.profiles) or each.partition_mode or "-"),
     Column("health", lambda each: state(each.health)),
     Column("why", lambda each: each.health_reason or "-"),
     Column("identity", lambda each: each.identity),

@@ -147,7 +147,8 @@ def _host_row(line: HostCapacity) -> list[str]:
 def _device_row(line: CapacityFigures) -> list[str]:
     amounts = (line.total, line.available, line.allocated, line.reserved, line.fragmented, line.unschedulable)
     free = line.reserved + line.fragmented + line.available
-    fits = ", ".join(f"{count} of {_show_size(size, line, free)}" for size, count in line.fits.items() if count)
+    started = [f"{count} of {_show_size(size, line, free)}" for size, count in line.fits.items() if count]
+    fits = ", ".join([*started, *(f"{count} of {name}" for name, count in line.partitions.items())])
     return [line.flavor, *(show_milli(amount) for amount in amounts), fits or "nothing"]
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.allocations import DeviceShare, EndReason
 from millpond_contracts.bodies.jobs import SimulateSpec
 from millpond_contracts.bodies.work import Assignment, HeldAllocation, ReportKind
 from millpond_contracts.ids import AllocationId
@@ -24,6 +24,7 @@ from millpond_node_agent.runtimes.protocol import (
     DeviceGrant,
     EndWatch,
     GroupNotEmpty,
+    PartitionGrant,
     RefusalCode,
     RefusedTask,
     Run,
@@ -321,13 +322,15 @@ def assigned_run(assignment: Assignment) -> Run:
         epoch=assignment.epoch,
         cpu_milli=assignment.cpu_milli,
         memory_mib=assignment.memory_mib,
-        devices=tuple(
-            DeviceGrant(share.identity, share.vendor, share.index, share.uuid, share.milli, share.memory_mib)
-            for share in assignment.devices
-        ),
+        devices=tuple(_grant(share) for share in assignment.devices),
         stop_grace_seconds=assignment.stop_grace_seconds,
     )
     return Run(terms, TaskStatus(TaskState.PREPARED, boot_id()))
+
+
+def _grant(share: DeviceShare) -> DeviceGrant:
+    own = None if share.partition is None else PartitionGrant(**dict(share.partition))
+    return DeviceGrant(share.identity, share.vendor, share.index, share.uuid, share.milli, share.memory_mib, own)
 
 
 def task_spec(assignment: Assignment, run: Run) -> TaskSpec:

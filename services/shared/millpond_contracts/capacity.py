@@ -6,11 +6,13 @@ add up and can be taken away again, so that a changed node costs one subtraction
 Source: docs/decisions/0020-capacity-adds-up.md.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from millpond_contracts.bodies.pools import CapacityFigures, HostCapacity
+from millpond_contracts.partitions import Geometry, count_fitting, usable_milli
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 
 SLICE_SIZES = (250, 500, 1000)
@@ -30,11 +32,16 @@ FITS_KEYS = tuple(FITS_MILLI)
 
 @dataclass(frozen=True, slots=True)
 class DeviceRoom:
-    """One device: what is not held of it, and whether new work may go there (its node's word and its own health)."""
+    """One device: what is not held of it, and whether new work may go there (its node's word and its own health).
+
+    `geometry`: it is given out in these partitions alone, and `taken` is the mask of the slices that are held.
+    """
 
     flavor: str
     free_milli: int
     schedulable: bool
+    geometry: Geometry | None = None
+    taken: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class FlavorTally:
     """Sums over the devices of one flavor on some nodes, in milli; `usable` = what reference tasks can take of `free`.
 
     `unschedulable` is what is not held on devices that take no new work; `fits` stands in the order of `FITS_KEYS`.
+    `partitions` counts by profile what could start on devices in partition mode, without zeros.
     """
 
     total: int = 0
@@ -50,6 +58,7 @@ class FlavorTally:
     free: int = 0
     usable: int = 0
     fits: tuple[int, ...] = (0,) * len(FITS_KEYS)
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Self) -> "FlavorTally":
         return self._combined(other, 1)
@@ -58,6 +67,7 @@ class FlavorTally:
         return self._combined(other, -1)
 
     def _combined(self, other: Self, sign: int) -> "FlavorTally":
+        names = sorted({*self.partitions, *other.partitions})
         return FlavorTally(
             total=self.total + sign * other.total,
             unschedulable=self.unschedulable + sign * other.unschedulable,
@@ -65,7 +75,11 @@ class FlavorTally:
             free=self.free + sign * other.free,
             usable=self.usable + sign * other.usable,
             fits=tuple(mine + sign * theirs for mine, theirs in zip(self.fits, other.fits, strict=True)),
+            partitions={name: count for name in names if (count := self._count(name) + sign * other._count(name))},
         )
+
+    def _count(self, profile: str) -> int:
+        return self.partitions.get(profile, 0)
 
 
 def tally_node(devices: Iterable[DeviceRoom], reference_milli: int = WHOLE_DEVICE_MILLI) -> dict[str, FlavorTally]:
@@ -112,6 +126,7 @@ def tell_capacity(flavor: str, tally: FlavorTally, reserved_milli: int = 0) -> C
         fragmented_by_size={
             size: tally.free - count * FITS_MILLI[size] for size, count in zip(FITS_KEYS, tally.fits, strict=True)
         },
+        partitions=dict(sorted(tally.partitions.items())),
     )
 
 
@@ -146,19 +161,36 @@ def tell_host_capacity(resource: str, nodes: Iterable[HostRoom], reserved: int =
 
 def _tally_devices(devices: list[DeviceRoom], reference_milli: int) -> FlavorTally:
     total = WHOLE_DEVICE_MILLI * len(devices)
-    free = [max(device.free_milli, 0) for device in devices if device.schedulable]
+    divided = [device for device in devices if device.schedulable and device.geometry is not None]
+    whole = [max(device.free_milli, 0) for device in devices if device.schedulable and device.geometry is None]
+    free = [*whole, *(max(device.free_milli, 0) for device in divided)]
     shut = sum(max(device.free_milli, 0) for device in devices if not device.schedulable)
     return FlavorTally(
         total=total,
         unschedulable=shut,
         allocated=total - shut - sum(free),
         free=sum(free),
-        usable=_usable(free, reference_milli),
+        usable=_usable(whole, reference_milli) + sum(map(_usable_in_partitions, divided)),
         fits=(
-            *(sum(milli // size for milli in free) for size in SLICE_SIZES),
-            *(free.count(WHOLE_DEVICE_MILLI) // count for count in DEVICE_COUNTS),
+            *(sum(milli // size for milli in whole) for size in SLICE_SIZES),
+            *(whole.count(WHOLE_DEVICE_MILLI) // count for count in DEVICE_COUNTS),
         ),
+        partitions=_count_partitions(divided),
     )
+
+
+def _usable_in_partitions(device: DeviceRoom) -> int:
+    """No reference task: what lies where some profile may still be."""
+    usable = 0 if device.geometry is None else usable_milli(device.geometry, device.taken)
+    return min(usable, max(device.free_milli, 0))
+
+
+def _count_partitions(devices: list[DeviceRoom]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for device in devices:
+        for profile in () if device.geometry is None else device.geometry.profiles:
+            counts[profile.name] += count_fitting(profile, device.taken)
+    return {name: count for name, count in sorted(counts.items()) if count}
 
 
 def _usable(free: list[int], reference_milli: int) -> int:

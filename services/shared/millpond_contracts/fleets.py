@@ -10,6 +10,7 @@ from pydantic import Field, StrictInt, model_validator
 from millpond_contracts.bodies.shapes import Incoming
 from millpond_contracts.catalogue import CatalogueEntry, find_model, load_catalogue
 from millpond_contracts.ecosystem import Ecosystem
+from millpond_contracts.partitions import find_geometry
 from millpond_contracts.quantities import CpuMilli, Labels, MemoryMib, Name
 from millpond_contracts.resources import Text
 
@@ -21,6 +22,7 @@ class NodeEntry(Incoming):
 
     `boot_seconds` pass from the appearance of the entry until the node joins. `cpu_milli` and `memory_mib` are what
     jobs may get. `unlisted` = the model is in no catalogue: the device has a name, and nothing else is known of it.
+    `partitioned` = its devices are in partition mode (MIG) and given out in the profiles of their model alone.
     """
 
     name: Name
@@ -31,6 +33,7 @@ class NodeEntry(Incoming):
     )
     unlisted: bool = False
     devices: StrictInt | None = Field(None, ge=0, le=64, description="per node; by default 1 with a model, else 0")
+    partitioned: bool = False
     cpu_milli: Annotated[CpuMilli, Field(ge=1)]
     memory_mib: Annotated[MemoryMib, Field(ge=1)]
     arch: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,32}$")] = "x86_64"
@@ -50,7 +53,11 @@ class NodeEntry(Incoming):
             if self.vendor is None:
                 raise ValueError("an unlisted model needs a vendor")
         else:
-            find_catalogue_entry(self.model, self.vendor)
+            entry = find_catalogue_entry(self.model, self.vendor)
+            if self.partitioned and find_geometry(entry.model) is None:
+                raise ValueError(f"no partition profiles of {entry.model} are known")
+        if self.partitioned and (self.model is None or self.unlisted):
+            raise ValueError("partitioned devices need a model of the accelerator catalogue")
         return self
 
     @model_validator(mode="after")

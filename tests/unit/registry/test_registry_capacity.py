@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.ids import NodeId, PoolId
-from millpond_contracts.resources import DeviceHealth
+from millpond_contracts.resources import DeviceHealth, Partitioning
 from millpond_registry.domain.capacity import (
     Held,
     Tally,
@@ -26,6 +26,8 @@ from tests.factories.registry import gpu, inventory
 
 pytestmark = pytest.mark.unit
 
+WHOLE = Partitioning()
+DIVIDED = Partitioning(modes=("mig",), profiles=("1g.10gb", "3g.40gb"), current="mig")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -34,7 +36,10 @@ def tallies(draw: st.DrawFn) -> Tally:
     """What one random node adds: any state, cordons, health and holdings, over-holdings included."""
     devices = merge_devices(
         (),
-        [gpu(index, health=draw(st.sampled_from(DeviceHealth))) for index in range(draw(st.integers(0, 8)))],
+        [
+            gpu(index, health=draw(st.sampled_from(DeviceHealth)), partitioning=draw(st.sampled_from([WHOLE, DIVIDED])))
+            for index in range(draw(st.integers(0, 8)))
+        ],
         lambda _: draw(st.sampled_from(["a", "b"])),
         NOW,
     )
@@ -53,6 +58,7 @@ def tallies(draw: st.DrawFn) -> Tally:
         cpu_milli=draw(st.integers(0, 300_000)),
         memory_mib=draw(st.integers(0, 20_000)),
         milli={device.id: draw(st.integers(0, 1_100)) for device in devices},
+        slots={device.id: draw(st.integers(0, 255)) for device in devices},
     )
     return tally_of(node, devices, held, draw(st.sampled_from([1, 250, 300, 1000, 2000, 8000])))
 

@@ -14,6 +14,7 @@ from millpond_contracts.capacity import (
     tell_capacity,
     tell_host_capacity,
 )
+from millpond_contracts.partitions import find_geometry
 from millpond_scheduler.domain.admission import CPU, MEMORY, device
 from millpond_scheduler.domain.capacity import sum_free
 from tests.unit.scheduler.world import POOL, World, node, request
@@ -26,6 +27,8 @@ ROOMS = st.lists(
         flavor=st.sampled_from(["a100", "t4"]),
         free_milli=st.integers(-200, 1000),
         schedulable=st.booleans(),
+        geometry=st.sampled_from([None, find_geometry("A30"), find_geometry("A100 SXM4 80GB")]),
+        taken=st.integers(0, 15),
     ),
     max_size=8,
 )
@@ -71,7 +74,30 @@ def test_capacity_when_devices_are_in_every_condition_then_each_milli_has_one_pl
             "4x1000": 4400,
             "8x1000": 4400,
         },
+        "partitions": {},
     }
+
+
+def test_capacity_when_devices_are_divided_then_each_is_counted_in_one_mode_case_26() -> None:
+    """Never eight whole devices and fifty-six slices of the same eight; and never a profile of the former mode."""
+    geometry = find_geometry("A100 SXM4 80GB")
+    whole = [DeviceRoom("a100", 1000, True) for _ in range(8)]
+    divided = [DeviceRoom("a100", 1000, True, geometry) for _ in range(8)]
+    before, after = (tell_capacity("a100", tally_node(rooms)["a100"]) for rooms in (whole, divided))
+    assert (before.fits["1000"], before.partitions) == (8, {})
+    assert set(after.fits.values()) == {0}
+    assert after.partitions == {
+        "1g.10gb": 56,
+        "1g.20gb": 32,
+        "2g.20gb": 24,
+        "3g.40gb": 16,
+        "4g.40gb": 8,
+        "7g.80gb": 8,
+    }
+    assert before.total == after.total == before.available == after.available == 8000
+    # Seven small ones leave a slice where nothing may begin any more.
+    full = tell_capacity("a100", tally_node([DeviceRoom("a100", 125, True, geometry, 0b01111111)])["a100"])
+    assert (full.available, full.fragmented, full.partitions) == (0, 125, {})
 
 
 @pytest.mark.parametrize(("reference", "available"), [(1000, 3000), (2000, 2000), (4000, 0), (300, 3000), (400, 2800)])

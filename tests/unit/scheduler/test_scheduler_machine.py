@@ -46,7 +46,7 @@ MEMORY_MIB = st.sampled_from([0, 512, 16_384])
 
 @st.composite
 def requests(draw: st.DrawFn) -> RequestClass:
-    """CPU-only tasks, whole devices, fractions, and slices bounded by memory."""
+    """CPU-only tasks, whole devices, fractions, slices bounded by memory, and hardware partitions."""
     shape: dict[str, Any] = draw(
         st.sampled_from(
             [
@@ -61,6 +61,9 @@ def requests(draw: st.DrawFn) -> RequestClass:
                 {"count": 1, "milli": None, "slice_memory": 7_001},
                 {"count": 1, "milli": 250, "flavors": ["t4"]},
                 {"count": 1, "minima": (("bf16_tflops", 300.0),)},
+                {"profile": "1g.10gb"},
+                {"profile": "2g.20gb"},
+                {"profile": "3g.40gb"},
             ]
         )
     )
@@ -108,8 +111,9 @@ class PoolMachine(RuleBasedStateMachine):
         flavor=st.sampled_from(["a100", "t4"]),
         cpu=st.sampled_from([2_000, 20_000]),
         isolation=st.sampled_from([Isolation.NONE, Isolation.USER]),
+        divided=st.booleans(),
     )
-    def add_node(self, gpus: int, flavor: str, cpu: int, isolation: Isolation) -> None:
+    def add_node(self, gpus: int, flavor: str, cpu: int, isolation: Isolation, divided: bool = False) -> None:
         self.last_node += 1
         memory = 40_000 if flavor == "t4" else 81_920
         tflops = (("bf16_tflops", 312.0),) if flavor == "a100" else ()
@@ -121,6 +125,7 @@ class PoolMachine(RuleBasedStateMachine):
             device_memory=memory,
             attributes=tflops,
             isolation=isolation,
+            divided="A100 SXM4 80GB" if divided and flavor == "a100" else None,
         )
         self.world.snapshot.upsert_node(added)
 

@@ -1,7 +1,7 @@
 """A small pool to schedule on: builders with short defaults, and a check of the invariants that uses no NumPy."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from types import MappingProxyType
@@ -11,13 +11,14 @@ from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy
 from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement
 from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
+from millpond_contracts.partitions import find_geometry
 from millpond_contracts.resources import DeviceKind, Isolation, Taint, TopologyLevel
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, VirtualPoolState, add_amounts, device
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.horizon import Horizon
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
-from millpond_scheduler.domain.plans import Claim, Holding, Plan, Reclaim
+from millpond_scheduler.domain.plans import Claim, DevicePick, Holding, Plan, Reclaim
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.preemption import Evictions
 from millpond_scheduler.domain.requests import DeviceDemand, Gang, LabelMatch, PlacementRules, QueuedTask, RequestClass
@@ -53,9 +54,14 @@ def node(
     isolation: Isolation = Isolation.USER,
     incarnation: int = 1,
     version: int = 1,
+    divided: str | None = None,
 ) -> NodeRecord:
-    """Node `number` with so many devices; device ids follow from the node's number and the slot."""
-    profile = DeviceProfile(DeviceKind.GPU, flavor, device_memory, attributes)
+    """Node `number` with so many devices; device ids follow from the node's number and the slot.
+
+    `divided` = in partition mode, with the profiles of this model.
+    """
+    geometry = find_geometry(divided)
+    profile = DeviceProfile(DeviceKind.GPU, flavor, device_memory, attributes, geometry=geometry)
     return NodeRecord(
         id=NodeId(int=number << 65),
         pool=pool,
@@ -95,9 +101,14 @@ def request(
     allow_unknown: bool = False,
     simulated: bool = False,
     task_kind: TaskKind = TaskKind.GENERAL,
+    profile: str | None = None,
 ) -> RequestClass:
-    """A request; `count` 0 = no device."""
-    demand = DeviceDemand(count, milli, slice_memory, DeviceKind.GPU, frozenset(flavors), minima) if count else None
+    """A request; `count` 0 = no device, unless it asks for a partition."""
+    if profile is not None:
+        count, milli = 1, None
+    demand = (
+        DeviceDemand(count, milli, slice_memory, DeviceKind.GPU, frozenset(flavors), minima, profile) if count else None
+    )
     return RequestClass(
         tenant=tenant,
         pool=pool,
@@ -357,10 +368,27 @@ def contents(snapshot: Snapshot) -> dict[NodeId, tuple[object, ...]]:
             columns.device_milli_free[row].tolist(),
             columns.device_memory_free[row].tolist(),
             columns.device_holder[row].tolist(),
+            columns.device_slots[row].tolist(),
             sorted(holding.task for holding in snapshot.list_holdings(record.id)),
         )
         for row, record in snapshot.list_nodes()
     }
+
+
+def check_partitions(device: DeviceRecord, picks: Sequence[DevicePick], taken: int) -> None:
+    """A device is in one mode, and its partitions lie at legal starts, none upon another."""
+    geometry = device.profile.geometry
+    assert all((pick.profile is None) == (geometry is None) for pick in picks), "one mode at a time"
+    assert taken == sum(pick.slots for pick in picks)
+    assert taken.bit_count() == sum(pick.slots.bit_count() for pick in picks), "no slice is held twice"
+    if geometry is None:
+        return
+    for pick in picks:
+        profile = geometry.find_profile(pick.profile or "")
+        assert profile is not None
+        assert pick.slots in {profile.mask(start) for start in profile.starts}
+        assert pick.milli == geometry.slice_milli * profile.slices
+        assert pick.memory_mib == (device.profile.memory_mib or 0) * profile.slices // geometry.slices
 
 
 def check_invariants(world: World) -> None:
@@ -378,6 +406,7 @@ def check_invariants(world: World) -> None:
             assert (this.profile.memory_mib or 0) - memory == columns.device_memory_free[row, slot] >= 0
             if any(pick.milli == 1000 for pick in picks):
                 assert len(picks) == 1, "a device lent whole is lent to nobody else"
+            check_partitions(this, picks, int(columns.device_slots[row, slot]))
     for key, used in world.usage().items():
         for resource, amount in used.items():
             assert amount <= world.pools[key].limit_of(resource).cap

@@ -19,7 +19,7 @@ from millpond_contracts.capacity import (
     tell_host_capacity,
 )
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
-from millpond_registry.domain.devices import KnownDevice
+from millpond_registry.domain.devices import KnownDevice, geometry_of
 from millpond_registry.domain.nodes import Node
 
 SCHEDULABLE = "schedulable"
@@ -28,11 +28,12 @@ CPU, MEMORY = "cpu", "memory"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What live allocations hold of one node; `milli` maps a device to thousandths of it."""
+    """What live allocations hold of one node; `milli` maps a device to thousandths of it, `slots` to its slices."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
     milli: Mapping[UUID, int] = field(default_factory=dict)
+    slots: Mapping[UUID, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,8 @@ def tally_of(node: Node, devices: Iterable[KnownDevice], held: Held, reference_m
             flavor=device.flavor,
             free_milli=max(WHOLE_DEVICE_MILLI - held.milli.get(device.id, 0), 0),
             schedulable=is_open and device.health.takes_work,
+            geometry=geometry_of(device.report),
+            taken=held.slots.get(device.id, 0),
         )
         for device in devices
     ]

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from millpond_contracts.bodies.nodes import DeviceView
 from millpond_contracts.ids import DeviceId
+from millpond_contracts.partitions import PARTITION_MODE, Geometry, offered_geometry
 from millpond_contracts.resources import Device, DeviceHealth
 from millpond_registry.domain.flavors import catalogue_entry, model_key_of
 
@@ -62,7 +63,7 @@ def changed_health(before: Iterable[KnownDevice], after: Iterable[KnownDevice]) 
 
 def device_view(device: KnownDevice) -> DeviceView:
     """The device as others see it: what it offers, with the catalogue's figures where the machine told none."""
-    report = device.report
+    report, divided = device.report, geometry_of(device.report)
     return DeviceView(
         device_id=device.id,
         identity=report.identity,
@@ -77,10 +78,19 @@ def device_view(device: KnownDevice) -> DeviceView:
         attributes=_attributes(report),
         ecosystem=report.ecosystem,
         partition_modes=report.partitioning.modes,
+        partition_mode=None if divided is None else PARTITION_MODE,
+        profiles=() if divided is None else tuple(profile.name for profile in divided.profiles),
         slot=report.slot,
         health=device.health,
         health_reason=device.health_reason,
     )
+
+
+def geometry_of(report: Device) -> Geometry | None:
+    """What a device in partition mode is given out in; None = whole or in shares."""
+    if report.partitioning.current != PARTITION_MODE:
+        return None
+    return offered_geometry(model_key_of(report), report.partitioning.profiles)
 
 
 def _attributes(report: Device) -> dict[str, float]:

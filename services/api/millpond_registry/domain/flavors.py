@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 
 from millpond_contracts.bodies.nodes import FlavorSelector, FlavorView
 from millpond_contracts.catalogue import CatalogueEntry, find_model, load_catalogue
+from millpond_contracts.partitions import find_geometry
 from millpond_contracts.resources import Device, DeviceKind
 
 UNKNOWN_PREFIX = "unknown-"
@@ -19,8 +20,14 @@ def builtin_flavors() -> tuple[FlavorView, ...]:
     flavors = {}
     for entry in load_catalogue():
         selector = FlavorSelector(vendor=entry.vendor, model_key=entry.model)
+        geometry = find_geometry(entry.model)
         flavors[entry.flavor] = FlavorView(
-            name=entry.flavor, kind=entry.kind, selector=selector, builtin=True, generation=1
+            name=entry.flavor,
+            kind=entry.kind,
+            selector=selector,
+            profiles=() if geometry is None else tuple(profile.name for profile in geometry.profiles),
+            builtin=True,
+            generation=1,
         )
     return tuple(flavors[name] for name in sorted(flavors))
 

@@ -7,8 +7,9 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.allocations import AllocationState, AllocationView
+from millpond_contracts.bodies.allocations import AllocationState, AllocationView, DeviceShare
 from millpond_contracts.ids import NodeId
+from millpond_contracts.partitions import mask_of
 from millpond_kernel.uow import UnitOfWork
 
 # The consumer that keeps this view; its cursor tells how far the view has come.
@@ -28,14 +29,19 @@ WHERE excluded.generation > a.generation OR ($8 AND excluded.generation = a.gene
 RETURNING a.node_id
 """
 
-# What an allocation holds: node, CPU, memory, shares of devices, and whether it is over.
+# What an allocation holds: node, CPU, memory, shares of devices (of a partition with its mask), whether it is over.
 HeldRow = tuple[UUID, int, int, list[list[Any]], bool]
 
 
 def held_of(view: AllocationView) -> HeldRow:
     """What an allocation holds, in the columns of the view."""
-    shares = [[str(UUID(int=share.device_id.int)), share.milli] for share in view.devices]
+    shares = [[str(UUID(int=share.device_id.int)), share.milli, *_mask(share)] for share in view.devices]
     return view.node_id, view.cpu_milli, view.memory_mib, shares, view.state is AllocationState.RELEASED
+
+
+def _mask(share: DeviceShare) -> list[int]:
+    own = share.partition
+    return [] if own is None else [mask_of(own.start, own.slices)]
 
 
 async def put_allocations(unit: UnitOfWork, views: Iterable[AllocationView], *, repair: bool = False) -> list[NodeId]:

@@ -170,12 +170,14 @@ def _held(rows: Sequence[asyncpg.Record]) -> Mapping[UUID, Held]:
     cpu: Counter[UUID] = Counter()
     memory: Counter[UUID] = Counter()
     milli: dict[UUID, Counter[UUID]] = defaultdict(Counter)
+    slots: dict[UUID, Counter[UUID]] = defaultdict(Counter)
     for row in rows:
         cpu[row["node_id"]] += row["cpu_milli"]
         memory[row["node_id"]] += row["memory_mib"]
-        for device, amount in row["devices"]:
+        for device, amount, *mask in row["devices"]:
             milli[row["node_id"]][UUID(device)] += amount
-    return {node_id: Held(cpu[node_id], memory[node_id], milli[node_id]) for node_id in cpu}
+            slots[row["node_id"]][UUID(device)] += sum(mask)
+    return {node_id: Held(cpu[node_id], memory[node_id], milli[node_id], slots[node_id]) for node_id in cpu}
 
 
 async def _store_tallies(

@@ -25,6 +25,7 @@ class RefusalCode(StrEnum):
     UNKNOWN_DEVICE = "unknown_device"
     ABSENT_DEVICE = "absent_device"
     MIXED_DEVICES = "mixed_devices"
+    NO_PARTITION = "no_partition"
     NO_SPACE = "no_space"
     NO_FREE_USER = "no_free_user"
     GROUP_UNAVAILABLE = "group_unavailable"
@@ -49,6 +50,15 @@ class GroupNotEmpty(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionGrant:
+    """A hardware partition: its profile, and the memory slices that are its own, from `start` on."""
+
+    profile: str
+    start: int
+    slices: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceGrant:
     """A share of one device. `milli` of 1000 is the whole device; `memory_mib` None = not bounded."""
 
@@ -58,6 +68,7 @@ class DeviceGrant:
     uuid: str | None
     milli: int
     memory_mib: int | None
+    partition: PartitionGrant | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,15 @@ from pathlib import Path
 
 from millpond_node_agent.runtimes import runfolder
 from millpond_node_agent.runtimes.boottime import boot_id, start_ticks
-from millpond_node_agent.runtimes.protocol import DeviceGrant, Run, StopReason, TaskState, TaskStatus, TaskTerms
+from millpond_node_agent.runtimes.protocol import (
+    DeviceGrant,
+    PartitionGrant,
+    Run,
+    StopReason,
+    TaskState,
+    TaskStatus,
+    TaskTerms,
+)
 from millpond_node_agent.runtimes.runfolder import Document
 
 LOST = "the supervising process is gone: how the task ends is not known"
@@ -31,8 +39,13 @@ def run_document(terms: TaskTerms, group: Document, order: int) -> Document:
 def parse_run(document: Document, status: TaskStatus) -> Run:
     """The run that `document` describes, with its status."""
     kept = {field.name: document[field.name] for field in fields(TaskTerms)}
-    grants = tuple(DeviceGrant(**grant) for grant in document["devices"])
+    grants = tuple(_parse_grant(grant) for grant in document["devices"])
     return Run(TaskTerms(**kept | {"devices": grants}), status)
+
+
+def _parse_grant(document: Document) -> DeviceGrant:
+    partition = document.get("partition")
+    return DeviceGrant(**document | {"partition": None if partition is None else PartitionGrant(**partition)})
 
 
 def read_status(folder: Path) -> TaskStatus:

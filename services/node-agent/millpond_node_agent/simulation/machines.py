@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from millpond_contracts.catalogue import CatalogueEntry
 from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.fleets import NodeEntry, find_catalogue_entry
+from millpond_contracts.partitions import PARTITION_MODE, find_geometry
 from millpond_contracts.resources import (
     SIMULATED_TAINT,
     ComputeRates,
@@ -18,6 +19,7 @@ from millpond_contracts.resources import (
     DeviceMemory,
     Isolation,
     NodeInventory,
+    Partitioning,
     Signal,
     Taint,
     Topology,
@@ -150,6 +152,16 @@ def _device(entry: NodeEntry, row: CatalogueEntry | None, ecosystem: Ecosystem, 
             bandwidth_gbs=None if row is None or row.confidence == "low" else row.memory_bandwidth_gbs,
             unified=row is not None and row.unified_memory,
         ),
+        partitioning=_partitioning(entry, row),
         ecosystem=ecosystem,
         health=DeviceHealth.HEALTHY,
     )
+
+
+def _partitioning(entry: NodeEntry, row: CatalogueEntry | None) -> Partitioning:
+    """What the devices are divided into: all profiles of their model, where the description says so."""
+    geometry = None if row is None or not entry.partitioned else find_geometry(row.model)
+    if geometry is None:
+        return Partitioning()
+    names = tuple(profile.name for profile in geometry.profiles)
+    return Partitioning(modes=(PARTITION_MODE,), profiles=names, current=PARTITION_MODE)

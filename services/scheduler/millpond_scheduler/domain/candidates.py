@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from millpond_contracts.ids import TaskId
+from millpond_contracts.ids import DeviceId, TaskId
+from millpond_contracts.partitions import mask_of
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain import checks, policy
 from millpond_scheduler.domain.columns import CodeArray, IntArray
@@ -100,6 +101,8 @@ class Candidates:
         devices = self._snapshot.record_at(row).devices
         picks = []
         for slot in policy.pick_slots(view):
+            if demand.profile is not None:
+                return (self._pick_partition(view, slot, devices[slot].id),)
             total = int(self._snapshot.columns.device_memory_total[row, slot])
             if demand.is_whole:
                 milli, memory = WHOLE_DEVICE_MILLI, total
@@ -111,6 +114,14 @@ class Candidates:
                 memory = demand.memory_mib or total * milli // WHOLE_DEVICE_MILLI
             picks.append(DevicePick(devices[slot].id, milli, memory))
         return tuple(picks)
+
+    def _pick_partition(self, view: RowView, slot: int, device: DeviceId) -> DevicePick:
+        milli, memory = np.asarray(view.slice_milli()), np.asarray(view.slice_memory())
+        tables, row = self.fits.partitions, self.fits.slot_partition[view.shape[0], slot]
+        start = int(tables.starts[row, view.device_slots()[0, slot]])
+        mask = mask_of(start, int(tables.slices[row]))
+        profile = self.request.devices.profile if self.request.devices is not None else None
+        return DevicePick(device, int(milli[0, slot]), int(memory[0, slot]), profile, mask)
 
     def count_reasons(
         self, kept_free: Collection[int] = (), barred: Mapping[Reason, IntArray] = MappingProxyType({})
@@ -141,10 +152,12 @@ class Candidates:
         return bool((matching & checks.is_chosen(RowView(self._snapshot, self.fits, rows))).any())
 
     def milli_of(self, flavor: str) -> int:
-        """Device milli that the task would hold of this flavor; of a slice bounded by memory, the most it can be."""
+        """Device milli that the task would hold of this flavor; where devices of it differ, the most it can be."""
         demand = self.request.devices
         if demand is None:
             return 0
+        if demand.profile is not None:
+            return self.fits.partition_milli[flavor]
         if demand.milli is not None:
             return demand.count * demand.milli
         return int(share_of_memory(demand.memory_mib or 0, np.array([self.fits.flavors[flavor]]))[0])

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.columns import ABSENT, BoolArray, IntArray
 from millpond_scheduler.domain.views import RowView
 
@@ -67,11 +68,19 @@ def has_device_sum(view: RowView) -> BoolArray | bool:
     demand = view.demand
     if demand is None:
         return True
+    if demand.profile is not None:
+        least = np.where(view.eligible, view.slice_milli(), WHOLE_DEVICE_MILLI).min(axis=1, initial=WHOLE_DEVICE_MILLI)
+        return np.asarray((view.device_milli_free * view.eligible).sum(axis=1) >= least, dtype=np.bool_)
     if demand.milli is None:
         memory: BoolArray = (view.device_memory_free() * view.eligible).sum(axis=1) >= (demand.memory_mib or 0)
         return memory
     milli: BoolArray = (view.device_milli_free * view.eligible).sum(axis=1) >= demand.count * demand.milli
     return milli
+
+
+def has_legal_start(view: RowView) -> BoolArray | bool:
+    """A partition may begin somewhere on one of the devices."""
+    return True if view.demand is None or view.demand.profile is None else view.has_devices(view.roomy)
 
 
 def has_device_block(view: RowView) -> BoolArray | bool:
@@ -114,6 +123,12 @@ def room_on_device(view: RowView) -> IntArray | None:
     if view.demand is None or view.demand.is_whole:
         return None
     return np.asarray(view.room_left().min(axis=1), dtype=np.int64)
+
+
+def partitions_lost(view: RowView) -> IntArray:
+    """What the partition costs of those that could still be made of its device, in memory slices."""
+    lost: IntArray = view.partitions_lost().min(axis=1)
+    return lost
 
 
 def free_device_milli(view: RowView) -> IntArray:

@@ -40,6 +40,7 @@ _DEVICE_INTS = {
     "device_memory_total": 0,
     "device_memory_free": 0,
     "device_holder": ABSENT,
+    "device_slots": 0,
 }
 _DEVICE_BOOLS = ("device_usable",)
 
@@ -50,7 +51,7 @@ class NodeColumns:
     Node columns are (capacity,), device columns (capacity, width). Integers only: an int64 wraps silently, so what
     enters is bounded where nodes and requests are made. `stamp` is the tick of a row's last change; `tie` orders nodes
     by age whatever row they lie in; `usable_milli_free` sums the free milli of a node's usable devices. A device whose
-    memory is unknown has 0.
+    memory is unknown has 0. `device_slots` = the mask of the memory slices that partitions hold.
     """
 
     pool: IntArray
@@ -76,6 +77,7 @@ class NodeColumns:
     device_memory_total: IntArray
     device_memory_free: IntArray
     device_holder: IntArray
+    device_slots: IntArray
     device_usable: BoolArray
 
     def __init__(self, capacity: int = 64, width: int = 1) -> None:

@@ -101,6 +101,8 @@ def _is_wanted(request: RequestClass, rejection: Rejection) -> bool:
     """
     if request.affinity or request.levels:
         return False
+    if request.devices is not None and request.devices.profile is not None:
+        return False  # a new node's devices are whole until its operator says otherwise
     if rejection.reason in CAPACITY_REASONS:
         return True
     if rejection.reason in _BY_OTHERS:

@@ -17,6 +17,7 @@ from millpond_scheduler.domain.defragmentation import measure_fragmentation
 from millpond_scheduler.domain.gangs import count_fitting
 from millpond_scheduler.domain.growth import GrowthLimit, LargestSize, find_reached
 from millpond_scheduler.domain.lack import find_nearest, missing_devices
+from millpond_scheduler.domain.partitions import find_largest
 from millpond_scheduler.domain.plans import AdmissionLine, GangRoom, Rejection, Search, Spared
 from millpond_scheduler.domain.refusals import decide_rejection, list_lines
 from millpond_scheduler.domain.requests import QueuedTask
@@ -43,7 +44,8 @@ class Explanation:
     largest free share of one matching device; None when the task asks for no device. `could_ever_fit`: some node that
     takes work could hold the task if nothing ran on it. `attributes` = nodes per software attribute that fails.
     `starts_us` = when it can start by the time limits of what runs. `fragmentation_permille` = what it cannot use of
-    what is free of its devices.
+    what is free of its devices. `largest_free_profile` = the largest partition that one matching device has a legal
+    start for; None when the task asks for no partition.
     """
 
     dominant: Reason
@@ -60,6 +62,7 @@ class Explanation:
     gang: GangRoom | None = None
     starts_us: int | None = None
     fragmentation_permille: int = 0
+    largest_free_profile: str | None = None
 
 
 def explain(
@@ -122,6 +125,7 @@ def explain(
         gang=rejection.gang,
         starts_us=rejection.starts_us,
         fragmentation_permille=measure_fragmentation(snapshot, candidates),
+        largest_free_profile=largest_free_profile(snapshot, candidates),
     )
 
 
@@ -151,15 +155,35 @@ def largest_free(snapshot: Snapshot, candidates: Candidates) -> tuple[int | None
     """Free matching whole devices on the best open node, and the largest free share of one; None without devices."""
     if candidates.request.devices is None:
         return None, None
+    view = _view_open(snapshot, candidates)
+    free = np.where(view.eligible, view.device_milli_free, 0)
+    most = int(free.max(initial=0))
+    if candidates.request.devices.profile is not None:
+        return None, most
+    return int(view.count_devices(free == WHOLE_DEVICE_MILLI).max(initial=0)), most
+
+
+def largest_free_profile(snapshot: Snapshot, candidates: Candidates) -> str | None:
+    """The largest partition that a matching device of an open node has a legal start for; None without any."""
+    if candidates.request.devices is None or candidates.request.devices.profile is None:
+        return None
+    view, tables = _view_open(snapshot, candidates), candidates.fits.partitions
+    held = np.stack((candidates.fits.slot_partition[view.shape], view.device_slots()), axis=-1)[view.eligible]
+    found = [find_largest(tables.geometry_of(row), taken) for row, taken in np.unique(held, axis=0).tolist()]
+    largest = max(
+        (one for one in found if one is not None),
+        key=lambda one: (one.slices, one.compute_slices, one.name),
+        default=None,
+    )
+    return None if largest is None else largest.name
+
+
+def _view_open(snapshot: Snapshot, candidates: Candidates) -> RowView:
+    """The nodes of the request's pool that take work."""
     columns = snapshot.columns
     rows = np.flatnonzero((columns.ready & ~columns.cordoned)[: columns.rows])
     rows = rows[columns.pool[rows] == snapshot.pools.find(candidates.request.pool)]
-    if not len(rows):
-        return 0, 0
-    view = RowView(snapshot, candidates.fits, rows)
-    free = np.where(view.eligible, view.device_milli_free, 0)
-    whole = view.count_devices(free == WHOLE_DEVICE_MILLI)
-    return int(whole.max()), int(free.max())
+    return RowView(snapshot, candidates.fits, rows)
 
 
 def _count_attributes(snapshot: Snapshot, candidates: Candidates) -> dict[str, int]:
@@ -302,6 +326,8 @@ def _free_node(snapshot: Snapshot, candidates: Candidates, row: int) -> list[Unb
     parts = []
     if lack and demand is not None and demand.is_whole:
         parts.append(f"{lack} device{'s' if lack > 1 else ''}")
+    elif lack and demand is not None and demand.profile is not None:
+        parts.append(f"slices of one device where a {demand.profile} may begin")
     elif lack:
         parts.append(f"room for the slice on one device ({lack} milli short)")
     if (cpu := request.cpu_milli - int(columns.cpu_free[row])) > 0:

@@ -8,6 +8,7 @@ import numpy as np
 from millpond_scheduler.domain.columns import ABSENT, BoolArray, CodeArray, IntArray
 from millpond_scheduler.domain.distance import DistanceRules, measure_distance, wishes_of
 from millpond_scheduler.domain.nodes import DeviceProfile, NodeProfile, NodeShape
+from millpond_scheduler.domain.partitions import ProfileTables
 from millpond_scheduler.domain.requests import RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CODES, Reason
@@ -29,6 +30,8 @@ class ShapeFits:
     `flavor_names` the same by name; `mixed_flavors` are their indexes if one shape has several. `slot_steps` says how
     far each passing slot is from the request, in steps, and `steps` the same of each shape's nearest; `has_steps`
     whether any is further than another.
+    `partitions` has the tables of the profile asked for, and `slot_partition` says which of them is a passing slot's;
+    `partition_milli` = the most that one counts, by flavor.
     """
 
     def __init__(self, snapshot: Snapshot, request: RequestClass, filters: ShapeFilters, rules: DistanceRules) -> None:
@@ -47,6 +50,9 @@ class ShapeFits:
         self.slot_steps: IntArray = np.zeros((0, 0), dtype=np.int64)
         self.steps: IntArray = np.zeros(0, dtype=np.int64)
         self.has_steps = False
+        self.partitions = ProfileTables()
+        self.partition_milli: dict[str, int] = {}
+        self.slot_partition: IntArray = np.zeros((0, 0), dtype=np.int64)
         self._snapshot = snapshot
         self._filters = filters
         self._rules = rules
@@ -67,6 +73,8 @@ class ShapeFits:
         slots[:known, : self.slots.shape[1]] = self.slots
         slot_steps = np.zeros((len(shapes), width), dtype=np.int64)
         slot_steps[:known, : self.slots.shape[1]] = self.slot_steps
+        slot_partition = np.zeros((len(shapes), width), dtype=np.int64)
+        slot_partition[:known, : self.slots.shape[1]] = self.slot_partition
         for index in range(known, len(shapes)):
             reason, passing = self._judge(shapes[index])
             codes[index] = CODES[reason]
@@ -77,12 +85,25 @@ class ShapeFits:
                 self.flavors[profile.flavor] = min(self.flavors.get(profile.flavor, memory), memory)
             self._is_mixed = self._is_mixed or len({profile.flavor for profile in profiles}) > 1
             slot_steps[index, passing] = self._measure(profiles)
-        self.codes, self.slots, self.slot_steps = codes, slots, slot_steps
+            slot_partition[index, passing] = [self._partition(profile) for profile in profiles]
+        self.codes, self.slots, self.slot_steps, self.slot_partition = codes, slots, slot_steps, slot_partition
         self.steps = np.where(slots, slot_steps, FURTHEST).min(axis=1, initial=FURTHEST)
         self.has_steps = bool(slot_steps.any())
         self.flavor_names = tuple(sorted(self.flavors))
         if self._is_mixed:
             self.mixed_flavors = tuple(snapshot.flavors.find(flavor) for flavor in self.flavor_names)
+
+    def _partition(self, device: DeviceProfile) -> int:
+        """The row of the profile asked for; 0 without one."""
+        wanted = None if self.request.devices is None else self.request.devices.profile
+        if wanted is None or device.geometry is None:
+            return 0
+        profile = device.geometry.find_profile(wanted)
+        assert profile is not None, "the device passed without the profile"
+        row = self.partitions.add(device.geometry, profile)
+        most = self.partition_milli.get(device.flavor, 0)
+        self.partition_milli[device.flavor] = max(most, int(self.partitions.milli[row]))
+        return row
 
     def _measure(self, profiles: Sequence[DeviceProfile]) -> list[int]:
         """The steps of a shape's passing devices. Those of one flavor are taken together, so the furthest counts."""

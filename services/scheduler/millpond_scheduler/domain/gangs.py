@@ -28,6 +28,8 @@ def count_fitting(view: RowView) -> IntArray:
         counts = np.minimum(counts, view.memory_free // request.memory_mib)
     if demand is not None and demand.is_whole:
         counts = np.minimum(counts, view.count_devices(view.admissible) // demand.count)
+    elif demand is not None and demand.profile is not None:
+        counts = np.minimum(counts, view.more_partitions().sum(axis=1))
     elif demand is not None:
         by_share = view.device_milli_free // view.slice_milli()
         memory = np.asarray(view.slice_memory())

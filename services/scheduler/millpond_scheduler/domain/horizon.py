@@ -199,6 +199,7 @@ class Horizon:
             if slot is not None:
                 free.device_milli[place, slot] += pick.milli
                 free.device_memory[place, slot] += pick.memory_mib
+                free.device_slots[place, slot] -= pick.slots
 
 
 def _when(steps: list[Steps], size: int) -> tuple[int | None, IntArray]:

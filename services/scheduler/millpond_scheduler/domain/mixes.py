@@ -40,10 +40,11 @@ def find_mixes(snapshot: Snapshot, counts: Mapping[RequestClass, int]) -> dict[P
 def find_class(snapshot: Snapshot, request: RequestClass) -> DemandClass | None:
     """The class of a request; None without devices, or when no hardware of its pool could take it.
 
+    Partitions are no class: what spoils them is looked up by themselves, on devices that nothing else can use.
     A slice by memory alone counts as the share that it is of the smallest device that it can use.
     """
     demand = request.devices
-    if demand is None:
+    if demand is None or demand.profile is not None:
         return None
     fits = ShapeFits(snapshot, request, SHAPE_FILTERS, DistanceRules())
     fits.extend()

@@ -7,6 +7,7 @@ from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.ids import DeviceId, NodeId, PoolId, TenantId
+from millpond_contracts.partitions import Geometry
 from millpond_contracts.quantities import MAX_CPU_MILLI, MAX_MEMORY_MIB
 from millpond_contracts.resources import DeviceKind, Isolation, Taint
 from millpond_scheduler.domain.topology import Place
@@ -29,7 +30,8 @@ class DeviceProfile:
     """What a request can ask of a device; equal devices share one profile.
 
     `attributes` are sorted pairs such as `("bf16_tflops", 312.0)`; an attribute that is not known is left out.
-    `memory_mib` is the usable memory, None when the device does not tell.
+    `memory_mib` is the usable memory, None when the device does not tell. `geometry`: given out in these hardware
+    partitions alone; None = whole or in shares.
     """
 
     kind: DeviceKind
@@ -37,10 +39,11 @@ class DeviceProfile:
     memory_mib: int | None = None
     attributes: tuple[tuple[str, float], ...] = ()
     ecosystem: Ecosystem = field(default_factory=Ecosystem)
+    geometry: Geometry | None = None
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        values = (self.kind, self.flavor, self.memory_mib, self.attributes, self.ecosystem)
+        values = (self.kind, self.flavor, self.memory_mib, self.attributes, self.ecosystem, self.geometry)
         object.__setattr__(self, "_hash", hash(values))  # profiles are keys on the loading path
 
     def __hash__(self) -> int:

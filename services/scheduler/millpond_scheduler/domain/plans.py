@@ -12,11 +12,13 @@ from millpond_scheduler.domain.verdicts import Reason
 
 @dataclass(frozen=True, slots=True)
 class DevicePick:
-    """So much of one device."""
+    """So much of one device; a hardware partition is `profile` and the mask of its memory slices."""
 
     device: DeviceId
     milli: int
     memory_mib: int
+    profile: str | None = None
+    slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)

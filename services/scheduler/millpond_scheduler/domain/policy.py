@@ -72,6 +72,7 @@ def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequenc
         (Reason.WRONG_ARCHITECTURE, shapes.has_architecture),  # nothing on another instruction set can run
         (Reason.NO_CONTAINER_RUNTIME, shapes.has_runtime),  # the node cannot start it at all
         (Reason.NO_MATCHING_DEVICE, shapes.matches_device),  # then device by device: the rest asks only matching ones
+        (Reason.WRONG_DEVICE_MODE, shapes.is_in_mode),  # the right device, given out otherwise: an operator's decision
         (Reason.INCOMPATIBLE_RUNTIME, shapes.speaks_runtime),  # the coarsest software difference
         (Reason.INCOMPATIBLE_VERSION, shapes.satisfies_versions),  # the right runtime in a wrong version
         (Reason.UNKNOWN_ECOSYSTEM, shapes.knows_software),  # after the certain contradictions: this may yet be told
@@ -82,6 +83,7 @@ def filters() -> tuple[Sequence[tuple[Reason, NodeCheck]], ShapeFilters, Sequenc
         (Reason.NOT_ENOUGH_CPU, checks.has_cpu),  # from here on only what is free now counts, cheapest to compare first
         (Reason.NOT_ENOUGH_MEMORY, checks.has_memory),
         (Reason.NOT_ENOUGH_DEVICES, checks.has_device_sum),  # too little even in sum: the node is simply full
+        (Reason.NO_LEGAL_START, checks.has_legal_start),  # the same for partitions, which may not begin everywhere
         (Reason.LARGEST_FREE_BLOCK_TOO_SMALL, checks.has_device_block),  # enough in sum: fragmentation is what blocks
         (Reason.DEVICE_SHARED_WITH_OTHER_TENANT, checks.has_own_device),  # room, but beside another tenant's slices
         (Reason.NO_ISOLATION, checks.is_isolated),  # last: it blocks only a node that has everything else
@@ -121,10 +123,19 @@ def ranks() -> tuple[Rank, ...]:
 
 def ranks_by_fit() -> tuple[Rank, ...]:
     """The same where nothing is known of what usually comes: what is left over should be as small as possible."""
+    # A slice goes where it leaves the smallest remainder: remainders are what nobody can use later.
+    return _ranks_by(Rank("tightest_device", 10, checks.room_on_device))
+
+
+def ranks_of_partitions() -> tuple[Rank, ...]:
+    """The same for a hardware partition: what else could be made of its device should stay as much as possible."""
+    return _ranks_by(Rank("partitions_lost", 10, checks.partitions_lost))
+
+
+def _ranks_by(remainder: Rank) -> tuple[Rank, ...]:
     return (
         *_ranks_by_hardware(),
-        # A slice goes where it leaves the smallest remainder: remainders are what nobody can use later.
-        Rank("tightest_device", 10, checks.room_on_device),
+        remainder,
         # The node with fewest idle devices: whole nodes stay whole for tasks of many devices.
         Rank("fewest_free_devices", 16, checks.free_device_milli),
         # Of equally full nodes the one with least CPU, then memory, to spare.
@@ -145,6 +156,7 @@ def _ranks_by_hardware() -> tuple[Rank, ...]:
 OPEN_FILTERS, SHAPE_FILTERS, FREE_FILTERS = filters()
 RANKS = ranks()
 RANKS_BY_FIT = ranks_by_fit()
+RANKS_OF_PARTITIONS = ranks_of_partitions()
 
 
 def judge(view: RowView) -> CodeArray:
@@ -168,6 +180,8 @@ def judge_open(view: RowView) -> CodeArray:
 
 def ranks_of(view: RowView) -> tuple[Rank, ...]:
     """The comparisons that decide for this request."""
+    if view.demand is not None and view.demand.profile is not None:
+        return RANKS_OF_PARTITIONS
     return RANKS_BY_FIT if view.table is None else RANKS
 
 
@@ -186,14 +200,17 @@ def score(view: RowView, codes: CodeArray) -> IntArray:
 def pick_slots(view: RowView) -> list[int]:
     """The device slots of a one-row view that the task takes.
 
-    A slice takes the device on which it spoils least, or where that is not known leaves least; whole devices are taken
-    from the lowest slot on. All of them are of one flavor: of several with enough, the nearest, then that with most.
+    A slice takes the device on which it spoils least, or where that is not known leaves least, and so does a partition;
+    whole devices are taken from the lowest slot on. All of them are of one flavor: of several with enough, the nearest,
+    then that with most.
     """
     demand = view.demand
     if demand is None:
         return []
     if demand.is_whole:
         return [int(slot) for slot in np.flatnonzero(view.taken_whole(demand.count)[0])]
+    if demand.profile is not None:
+        return [int(view.partitions_lost()[0].argmin())]
     return [int(view.room_left()[0].argmin() if view.table is None else view.spoil().slot[0])]
 
 
@@ -217,5 +234,7 @@ def _overwrite(codes: CodeArray, passed: BoolArray | bool, code: int) -> None:
         np.copyto(codes, code, where=~np.asarray(passed))
 
 
-assert all(sum(rank.bits for rank in each) < 63 for each in (RANKS, RANKS_BY_FIT)), "a score is one positive int64"
+assert all(sum(rank.bits for rank in each) < 63 for each in (RANKS, RANKS_BY_FIT, RANKS_OF_PARTITIONS)), (
+    "a score is one positive int64"
+)
 assert WHOLE_DEVICE_MILLI < 1 << 10, "a remainder of a device fits its rank"

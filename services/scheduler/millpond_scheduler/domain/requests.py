@@ -18,6 +18,7 @@ class DeviceDemand:
     `milli` 1000 = whole, less = a fraction (only with `count` 1), None = a slice bounded by `memory_mib` alone, whose
     share of the device is then `memory_mib` in thousandths of the device's memory, rounded down (never 0).
     `memory_mib` is per device: of a whole device the least it must have, of a slice what it gets; None = in proportion.
+    `profile` = one hardware partition of this name instead, which says how much of the device it is.
     `flavors` are the admissible ones, empty = any; `kind` None = any.
     """
 
@@ -27,11 +28,14 @@ class DeviceDemand:
     kind: DeviceKind | None = None
     flavors: frozenset[str] = frozenset()
     minima: tuple[tuple[str, float], ...] = ()
+    profile: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_COUNT:
             raise ValueError(f"expected a device count in 1..{MAX_COUNT}, found {self.count}")
-        if self.milli is None and self.memory_mib is None:
+        if self.profile is not None and (self.count, self.milli, self.memory_mib) != (1, None, None):
+            raise ValueError("a partition is one, and its profile says how much")
+        if self.profile is None and self.milli is None and self.memory_mib is None:
             raise ValueError("a slice needs milli or memory_mib")
         if self.milli is not None and not 1 <= self.milli <= WHOLE_DEVICE_MILLI:
             raise ValueError(f"expected milli per device in 1..{WHOLE_DEVICE_MILLI}, found {self.milli}")

@@ -42,6 +42,14 @@ def matches_device(node: NodeProfile, device: DeviceProfile | None, request: Req
     return demand.kind in (None, device.kind) and (not demand.flavors or device.flavor in demand.flavors)
 
 
+def is_in_mode(node: NodeProfile, device: DeviceProfile | None, request: RequestClass) -> bool:
+    """The device is given out as asked: in partitions of this profile, or whole and in shares. One mode at a time."""
+    demand = request.devices
+    if demand is None or device is None or demand.profile is None:
+        return device is None or device.geometry is None
+    return device.geometry is not None and device.geometry.find_profile(demand.profile) is not None
+
+
 def speaks_runtime(node: NodeProfile, device: DeviceProfile | None, request: RequestClass) -> bool:
     """The runtime is one that the job accepts, or not reported."""
     verdict, attribute = check_software(node, device, request)

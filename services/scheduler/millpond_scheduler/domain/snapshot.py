@@ -289,6 +289,7 @@ class Snapshot:
         columns = self.columns
         columns.device_milli_free[place] -= sign * pick.milli
         columns.device_memory_free[place] -= sign * pick.memory_mib
+        columns.device_slots[place] += sign * pick.slots  # masks of live partitions never overlap: the guard sees to it
         if columns.device_usable[place]:
             columns.usable_milli_free[row] -= sign * pick.milli
         columns.device_holder[place] = _count_tenant(self._device_tenants[place], tenant, sign)

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     WRONG_ARCHITECTURE = "wrong_architecture"
     NO_CONTAINER_RUNTIME = "no_container_runtime"
     NO_MATCHING_DEVICE = "no_matching_device"
+    WRONG_DEVICE_MODE = "wrong_device_mode"
     INCOMPATIBLE_RUNTIME = "incompatible_runtime"
     INCOMPATIBLE_VERSION = "incompatible_version"
     UNKNOWN_ECOSYSTEM = "unknown_ecosystem"
@@ -32,6 +33,7 @@ class Reason(StrEnum):
     NOT_ENOUGH_CPU = "not_enough_cpu"
     NOT_ENOUGH_MEMORY = "not_enough_memory"
     NOT_ENOUGH_DEVICES = "not_enough_devices"
+    NO_LEGAL_START = "no_legal_start"
     LARGEST_FREE_BLOCK_TOO_SMALL = "largest_free_block_too_small"
     DEVICE_SHARED_WITH_OTHER_TENANT = "device_shared_with_other_tenant"
     NO_ISOLATION = "no_isolation"
@@ -67,6 +69,7 @@ CAPACITY_REASONS = frozenset(
         Reason.NOT_ENOUGH_CPU,
         Reason.NOT_ENOUGH_MEMORY,
         Reason.NOT_ENOUGH_DEVICES,
+        Reason.NO_LEGAL_START,
         Reason.LARGEST_FREE_BLOCK_TOO_SMALL,
         Reason.DEVICE_SHARED_WITH_OTHER_TENANT,
         Reason.NO_ISOLATION,
@@ -120,6 +123,7 @@ _MESSAGES: Mapping[Reason, str] = {
     Reason.WRONG_ARCHITECTURE: "the nodes' processor architecture is not one that the job accepts",
     Reason.NO_CONTAINER_RUNTIME: "the job needs an image and the nodes have no container runtime",
     Reason.NO_MATCHING_DEVICE: "no node has a device of the kind and flavor asked for",
+    Reason.WRONG_DEVICE_MODE: "the devices are not given out as asked: whole and in shares, or in such partitions",
     Reason.INCOMPATIBLE_RUNTIME: "the nodes' runtime is not one that the job accepts",
     Reason.INCOMPATIBLE_VERSION: "the nodes' software does not satisfy the job's version constraints",
     Reason.UNKNOWN_ECOSYSTEM: "the nodes do not report software that the job constrains",
@@ -128,6 +132,7 @@ _MESSAGES: Mapping[Reason, str] = {
     Reason.NOT_ENOUGH_CPU: "no matching node has enough free CPU",
     Reason.NOT_ENOUGH_MEMORY: "no matching node has enough free memory",
     Reason.NOT_ENOUGH_DEVICES: "no matching node has enough free devices",
+    Reason.NO_LEGAL_START: "enough is free in sum, but nowhere where such a partition may begin",
     Reason.LARGEST_FREE_BLOCK_TOO_SMALL: "enough is free in sum, but not in one piece on one node",
     Reason.DEVICE_SHARED_WITH_OTHER_TENANT: "the devices with room hold slices of another tenant",
     Reason.NO_ISOLATION: "the nodes with room run another tenant's tasks without isolation",

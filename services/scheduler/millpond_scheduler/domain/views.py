@@ -42,22 +42,28 @@ class Spoil:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """What is free on some rows: cpu and memory (rows,), milli and MiB of each device (rows, width)."""
+    """What is free on some rows: cpu and memory (rows,), milli and MiB of each device (rows, width).
+
+    `device_slots` is the mask of what partitions hold of each device.
+    """
 
     cpu: IntArray
     memory: IntArray
     device_milli: IntArray
     device_memory: IntArray
+    device_slots: IntArray
 
     @classmethod
     def of(cls, columns: NodeColumns, rows: IntArray) -> "Free":
         """A copy of what is free now."""
-        amounts = (columns.cpu_free, columns.memory_free, columns.device_milli_free, columns.device_memory_free)
-        return cls(*(amount[rows] for amount in amounts))
+        host = (columns.cpu_free, columns.memory_free)
+        devices = (columns.device_milli_free, columns.device_memory_free, columns.device_slots)
+        return cls(*(amount[rows] for amount in host + devices))
 
     def of_places(self, places: list[int]) -> "Free":
         """A copy of some of these rows."""
-        return Free(self.cpu[places], self.memory[places], self.device_milli[places], self.device_memory[places])
+        host, devices = (self.cpu, self.memory), (self.device_milli, self.device_memory, self.device_slots)
+        return Free(*(amount[places] for amount in host + devices))
 
 
 class RowView:
@@ -129,10 +135,12 @@ class RowView:
             self.admissible: BoolArray = self._find_admissible(self.demand)
 
     def slice_milli(self) -> IntArray | int:
-        """Thousandths of a device that the task takes; of a slice bounded by memory alone, per device."""
+        """Thousandths of a device that the task takes; of a slice by memory alone and of a partition, per device."""
         demand = self.demand
         if demand is None:
             return 0
+        if demand.profile is not None:
+            return self.fits.partitions.milli[self.fits.slot_partition[self.shape]]
         if demand.milli is not None:
             return demand.milli
         return share_of_memory(demand.memory_mib or 0, self.columns.device_memory_total[self.rows])
@@ -142,9 +150,29 @@ class RowView:
         demand = self.demand
         if demand is None:
             return 0
+        if demand.profile is not None:
+            tables, row = self.fits.partitions, self.fits.slot_partition[self.shape]
+            return self.columns.device_memory_total[self.rows] * tables.slices[row] // tables.device_slices[row]
         if demand.memory_mib is not None:
             return demand.memory_mib
         return self.columns.device_memory_total[self.rows] * (demand.milli or 0) // WHOLE_DEVICE_MILLI
+
+    def device_slots(self) -> IntArray:
+        """The mask of the memory slices that partitions hold, of every device."""
+        if self.free is not None:
+            return self.free.device_slots
+        slots = self.columns.device_slots[self.rows]
+        return np.zeros_like(slots) if self.empty else slots
+
+    def more_partitions(self) -> IntArray:
+        """How many more of the partition each device that it may use has room for."""
+        counts = self.fits.partitions.counts[self.fits.slot_partition[self.shape], self.device_slots()]
+        return np.where(self.admissible, counts, 0)
+
+    def partitions_lost(self) -> IntArray:
+        """What the partition would cost on each device that it may use, in memory slices; NO_DEVICE on the others."""
+        lost = self.fits.partitions.lost[self.fits.slot_partition[self.shape], self.device_slots()]
+        return np.where(self.open_to_slice(), lost, NO_DEVICE)
 
     def device_memory_free(self) -> IntArray:
         """MiB not held, of every device."""
@@ -235,9 +263,19 @@ class RowView:
         if demand.is_whole:
             idle: BoolArray = self.device_milli_free == WHOLE_DEVICE_MILLI
             return self.eligible & idle
+        if demand.profile is not None:
+            return self._find_legal_starts()
         enough: BoolArray = self.device_milli_free >= self.slice_milli()
         enough &= self.device_memory_free() >= self.slice_memory()
+        enough &= self.device_slots() == 0  # a partition that outlived its device's mode
         return self.eligible & enough
+
+    def _find_legal_starts(self) -> BoolArray:
+        tables, row, slots = self.fits.partitions, self.fits.slot_partition[self.shape], self.device_slots()
+        has_start: BoolArray = tables.starts[row, slots] >= 0
+        # Whatever else is held of the device was there before its mode: it is given out in partitions once that ended.
+        has_start &= self.device_milli_free == tables.milli_left[row, slots]
+        return self.eligible & has_start
 
     def _find_admissible(self, demand: DeviceDemand) -> BoolArray:
         if self.empty or demand.is_whole or self.rules.device_sharing is DeviceSharing.ANY:

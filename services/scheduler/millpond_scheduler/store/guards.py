@@ -12,6 +12,7 @@ import asyncpg
 
 from millpond_contracts.bodies.allocations import DeviceShare
 from millpond_contracts.ids import NodeId, TenantId, VirtualPoolId
+from millpond_contracts.partitions import mask_of
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.admission import CPU, MEMORY, Resource, device
 
@@ -31,18 +32,28 @@ class NodeDelta:
     memory_mib: int = 0
     milli: dict[str, int] = field(default_factory=dict)
     mib: dict[str, int] = field(default_factory=dict)
+    slots: dict[str, int] = field(default_factory=dict)
 
     def add(self, cpu_milli: int, memory_mib: int, devices: Iterable[DeviceShare]) -> None:
         """Counts one allocation."""
         self.cpu_milli += cpu_milli
         self.memory_mib += memory_mib
         for share in devices:
-            self.add_device(str(share.device_id), share.milli, share.memory_mib or 0)
+            partition = share.partition
+            mask = 0 if partition is None else mask_of(partition.start, partition.slices)
+            self.add_device(str(share.device_id), share.milli, share.memory_mib or 0, mask)
 
-    def add_device(self, device: str, milli: int, memory_mib: int) -> None:
-        """Counts a share of a device."""
+    def add_device(self, device: str, milli: int, memory_mib: int, slots: int = 0) -> None:
+        """Counts a share of a device, of a partition with the mask of its slices."""
         self.milli[device] = self.milli.get(device, 0) + milli
         self.mib[device] = self.mib.get(device, 0) + memory_mib
+        if slots:
+            self.slots[device] = self.slots.get(device, 0) + count_slots(slots)
+
+
+def count_slots(mask: int) -> int:
+    """The mask with four bits for each slice, so that one taken twice shows in a sum instead of being lost."""
+    return int(f"{mask:b}", 16)
 
 
 UsageDeltas: TypeAlias = dict[tuple[VirtualPoolId, Resource], int]
@@ -60,9 +71,9 @@ def demand_of(
 
 _CHANGE_NODES = """
 WITH x AS (
-    SELECT n, i, l, c, m, d::text[] AS d, f::int[] AS f, b::int[] AS b
-    FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::text[])
-         AS u(n, i, l, c, m, d, f, b)
+    SELECT n, i, l, c, m, d::text[] AS d, f::int[] AS f, b::int[] AS b, s::bigint[] AS s
+    FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::text[], $8::text[],
+         $9::text[]) AS u(n, i, l, c, m, d, f, b, s)
 ), locked AS (
     SELECT node_id FROM node_guard WHERE node_id = ANY($1::uuid[]) ORDER BY node_id FOR NO KEY UPDATE
 )
@@ -76,7 +87,11 @@ UPDATE node_guard g SET
     free_mib = CASE WHEN x.d = '{}' THEN g.free_mib ELSE (
         SELECT array_agg(p.free - coalesce(t.taken, 0) ORDER BY p.slot)
         FROM unnest(g.device_ids, g.free_mib) WITH ORDINALITY AS p(id, free, slot)
-        LEFT JOIN unnest(x.d, x.b) AS t(id, taken) ON t.id = p.id) END
+        LEFT JOIN unnest(x.d, x.b) AS t(id, taken) ON t.id = p.id) END,
+    free_slots = CASE WHEN x.s = '{}' THEN g.free_slots ELSE (
+        SELECT array_agg(p.free - coalesce(t.taken, 0) ORDER BY p.slot)
+        FROM unnest(g.device_ids, g.free_slots) WITH ORDINALITY AS p(id, free, slot)
+        LEFT JOIN unnest(x.d, x.s) AS t(id, taken) ON t.id = p.id) END
 FROM x JOIN locked ON locked.node_id = x.n
 WHERE g.node_id = x.n AND {condition}
 RETURNING g.node_id
@@ -106,19 +121,31 @@ WITH guards AS (
     SELECT node_id, sum(cpu_milli)::bigint AS cpu, sum(memory_mib)::bigint AS mem FROM live GROUP BY node_id
 ), shares AS (
     SELECT node_id, d->>'device_id' AS id, sum((d->>'milli')::int)::int AS milli,
-           sum(coalesce((d->>'memory_mib')::int, 0))::int AS mib
+           sum(coalesce((d->>'memory_mib')::int, 0))::int AS mib,
+           sum(coalesce((((1::bigint << 4 * (d->'partition'->>'slices')::int) - 1) / 15)
+               << 4 * (d->'partition'->>'start')::int, 0))::bigint AS slots
     FROM live CROSS JOIN LATERAL jsonb_array_elements(devices) AS d GROUP BY 1, 2
+), devices AS (
+    SELECT g.node_id, p.slot, g.slot_counts <> '{}' AS divided, p.total - coalesce(s.mib, 0) AS mib,
+           1000 - coalesce(s.milli, 0) AS milli, scheduler.all_slots(p.slots) - coalesce(s.slots, 0) AS slots,
+           -- Work of the other mode is still there: until it has ended, nothing of the device is free.
+           NOT scheduler.is_one_mode(1000 - coalesce(s.milli, 0),
+               scheduler.all_slots(p.slots) - coalesce(s.slots, 0), coalesce(p.slots, 0)) AS mixed
+    FROM guards g CROSS JOIN LATERAL unnest(g.device_ids, g.total_mib, g.slot_counts) WITH ORDINALITY
+         AS p(id, total, slots, slot)
+    LEFT JOIN shares s ON s.node_id = g.node_id AND s.id = p.id
 ), slots AS (
-    SELECT g.node_id, array_agg(greatest(0, 1000 - coalesce(s.milli, 0)) ORDER BY p.slot) AS milli,
-           array_agg(greatest(0, p.total - coalesce(s.mib, 0)) ORDER BY p.slot) AS mib,
-           bool_or(coalesce(s.milli, 0) > 1000 OR coalesce(s.mib, 0) > p.total) AS over
-    FROM guards g CROSS JOIN LATERAL unnest(g.device_ids, g.total_mib) WITH ORDINALITY AS p(id, total, slot)
-    LEFT JOIN shares s ON s.node_id = g.node_id AND s.id = p.id GROUP BY g.node_id
+    SELECT node_id, array_agg(CASE WHEN mixed THEN 0 ELSE greatest(0, milli) END ORDER BY slot) AS milli,
+           array_agg(greatest(0, mib) ORDER BY slot) AS mib,
+           coalesce(array_agg(CASE WHEN mixed THEN 0 ELSE slots END ORDER BY slot) FILTER (WHERE divided), '{}')
+               AS slots,
+           bool_or(milli < 0 OR mib < 0 OR mixed) AS over
+    FROM devices GROUP BY node_id
 )
-SELECT g.node_id, g.free_cpu_milli, g.free_memory_mib, g.free_milli, g.free_mib, g.shrunk,
+SELECT g.node_id, g.free_cpu_milli, g.free_memory_mib, g.free_milli, g.free_mib, g.free_slots, g.shrunk,
        greatest(0, g.total_cpu_milli - coalesce(h.cpu, 0)) AS cpu,
        greatest(0, g.total_memory_mib - coalesce(h.mem, 0)) AS mem,
-       coalesce(s.milli, '{}') AS milli, coalesce(s.mib, '{}') AS mib,
+       coalesce(s.milli, '{}') AS milli, coalesce(s.mib, '{}') AS mib, coalesce(s.slots, '{}') AS slots,
        coalesce(h.cpu > g.total_cpu_milli, false) OR coalesce(h.mem > g.total_memory_mib, false)
            OR coalesce(s.over, false) AS over
 FROM guards g LEFT JOIN hosts h USING (node_id) LEFT JOIN slots s USING (node_id)
@@ -141,11 +168,11 @@ FROM counters u LEFT JOIN held h USING (virtual_pool_id, resource, flavor)
 
 
 async def take_from_nodes(unit: UnitOfWork, deltas: Mapping[NodeId, NodeDelta]) -> None:
-    """Takes room on nodes that are open and unchanged.
+    """Takes room on nodes that are open and unchanged: amounts, and of partitions the very slices.
 
     Raises:
         GuardFailed: a node is closed, has another session or other devices.
-        asyncpg.CheckViolationError: there is not so much room.
+        asyncpg.CheckViolationError: there is not so much room, or a slice is taken, or a device would be in two modes.
     """
     rows = await unit.fetch(_TAKE_NODES, *_columns(deltas, 1))
     if len(rows) != len(deltas):
@@ -171,6 +198,10 @@ def _columns(deltas: Mapping[NodeId, NodeDelta], sign: int) -> tuple[list[object
         [f"{{{','.join(delta.milli)}}}" for delta in ordered],
         [f"{{{','.join(str(sign * amount) for amount in delta.milli.values())}}}" for delta in ordered],
         [f"{{{','.join(str(sign * amount) for amount in delta.mib.values())}}}" for delta in ordered],
+        [
+            f"{{{','.join(str(sign * delta.slots.get(each, 0)) for each in delta.milli if delta.slots)}}}"
+            for delta in ordered
+        ],
     )
 
 
@@ -224,15 +255,16 @@ async def write_node_counters(unit: UnitOfWork, rows: Sequence[asyncpg.Record]) 
     """Writes what `list_expected_nodes` told."""
     await unit.execute(
         "UPDATE node_guard g SET free_cpu_milli = x.c, free_memory_mib = x.m, free_milli = x.f::int[],"
-        " free_mib = x.b::int[], shrunk = x.s"
-        " FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bool[])"
-        " AS x(n, c, m, f, b, s) WHERE g.node_id = x.n",
+        " free_mib = x.b::int[], shrunk = x.s, free_slots = x.p::bigint[]"
+        " FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::bool[], $7::text[])"
+        " AS x(n, c, m, f, b, s, p) WHERE g.node_id = x.n",
         [row["node_id"] for row in rows],
         [row["cpu"] for row in rows],
         [row["mem"] for row in rows],
         [f"{{{','.join(map(str, row['milli']))}}}" for row in rows],
         [f"{{{','.join(map(str, row['mib']))}}}" for row in rows],
         [row["over"] for row in rows],
+        [f"{{{','.join(map(str, row['slots']))}}}" for row in rows],
     )
 
 

@@ -228,6 +228,8 @@ node_guard = Table(
     Column("free_memory_mib", BigInteger, nullable=False),
     Column("free_milli", ARRAY(Integer), nullable=False),
     Column("free_mib", ARRAY(Integer), nullable=False),
+    Column("slot_counts", ARRAY(Integer), nullable=False, server_default=text("'{}'")),
+    Column("free_slots", ARRAY(BigInteger), nullable=False, server_default=text("'{}'")),
     Column("emptied_generation", BigInteger, nullable=True),
     Column("quarantined_at", INSTANT, nullable=True),
 )

@@ -7,11 +7,12 @@ from uuid import UUID
 import asyncpg
 
 from millpond_contracts.bodies.bills import PriceVersionView
-from millpond_contracts.bodies.nodes import CordonReason, NodeState, NodeView
+from millpond_contracts.bodies.nodes import CordonReason, DeviceView, NodeState, NodeView
 from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.bodies.scaling import ScalingPolicyView
 from millpond_contracts.bodies.tenants import Limits, ProjectView, QueuePolicy, VirtualPoolView
 from millpond_contracts.ids import PoolId, TenantId, VirtualPoolId
+from millpond_contracts.partitions import offered_geometry
 from millpond_kernel.uow import UnitOfWork
 from millpond_scheduler.domain.growth import GrowthLimit
 
@@ -38,22 +39,29 @@ async def write_node(unit: UnitOfWork, node: NodeView) -> bool:
 async def write_guard(unit: UnitOfWork, node: NodeView, *, is_open: bool) -> None:
     """Makes or renews a node's counters from its totals; after a change of these the caller counts anew.
 
-    A quarantine lasts until the registry keeps it, as a cordon for health.
+    A quarantine lasts until the registry keeps it, as a cordon for health. `slot_counts` has each device's memory
+    slices, 0 of one that is not in partition mode; empty where none is.
     """
+    counts = [count_slices(device) for device in node.devices]
+    alike = "(g.device_ids = excluded.device_ids AND g.slot_counts = excluded.slot_counts)"
     await unit.execute(
         "INSERT INTO node_guard AS g (node_id, pool_id, open, incarnation, layout, total_cpu_milli, total_memory_mib,"
-        " device_count, device_ids, total_mib, free_cpu_milli, free_memory_mib, free_milli, free_mib)"
-        " VALUES ($1, $2, $3, $4, 1, $5, $6, $7, $8, $9, $5, $6, $10, $9)"
+        " device_count, device_ids, total_mib, free_cpu_milli, free_memory_mib, free_milli, free_mib, slot_counts,"
+        " free_slots)"
+        " VALUES ($1, $2, $3, $4, 1, $5, $6, $7, $8, $9, $5, $6, $10, $9, $12,"
+        " ARRAY(SELECT scheduler.all_slots(c) FROM unnest($12::int[]) WITH ORDINALITY AS s(c, o) ORDER BY o))"
         " ON CONFLICT (node_id) DO UPDATE SET pool_id = excluded.pool_id,"
         " open = excluded.open AND g.quarantined_at IS NULL,"
         " quarantined_at = CASE WHEN NOT $11 THEN g.quarantined_at END,"
         " incarnation = excluded.incarnation,"
-        " layout = g.layout + (g.device_ids <> excluded.device_ids)::int,"
+        f" layout = g.layout + (NOT {alike})::int,"
         " total_cpu_milli = excluded.total_cpu_milli, total_memory_mib = excluded.total_memory_mib,"
         " device_count = excluded.device_count, device_ids = excluded.device_ids, total_mib = excluded.total_mib,"
-        # The counters of other devices mean nothing; the recount that follows sets them.
-        " free_milli = CASE WHEN g.device_ids = excluded.device_ids THEN g.free_milli ELSE excluded.free_milli END,"
-        " free_mib = CASE WHEN g.device_ids = excluded.device_ids THEN g.free_mib ELSE excluded.free_mib END",
+        " slot_counts = excluded.slot_counts,"
+        # The counters of other devices, or of another mode, mean nothing; the recount that follows sets them.
+        f" free_milli = CASE WHEN {alike} THEN g.free_milli ELSE excluded.free_milli END,"
+        f" free_mib = CASE WHEN {alike} THEN g.free_mib ELSE excluded.free_mib END,"
+        f" free_slots = CASE WHEN {alike} THEN g.free_slots ELSE excluded.free_slots END",
         node.node_id,
         node.pool_id,
         is_open,
@@ -65,14 +73,20 @@ async def write_guard(unit: UnitOfWork, node: NodeView, *, is_open: bool) -> Non
         [device.memory_mib or 0 for device in node.devices],
         [1000 for _ in node.devices],
         CordonReason.HEALTH in node.cordon_reasons,
+        counts if any(counts) else [],
     )
+
+
+def count_slices(device: DeviceView) -> int:
+    """The memory slices that a device is given out in; 0 = whole or in shares."""
+    return 0 if device.partition_mode is None else offered_geometry(device.model_key, device.profiles).slices
 
 
 async def find_totals(unit: UnitOfWork, node: NodeView) -> asyncpg.Record | None:
     """The guard's totals, locked; None before the node is known."""
     return await unit.fetchrow(
-        "SELECT total_cpu_milli, total_memory_mib, device_ids, total_mib FROM node_guard WHERE node_id = $1"
-        " FOR NO KEY UPDATE",
+        "SELECT total_cpu_milli, total_memory_mib, device_ids, total_mib, slot_counts FROM node_guard"
+        " WHERE node_id = $1 FOR NO KEY UPDATE",
         node.node_id,
     )
 

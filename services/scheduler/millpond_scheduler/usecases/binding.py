@@ -12,6 +12,7 @@ from json.encoder import encode_basestring_ascii as quote
 from millpond_contracts.bodies.nodes import DeviceView
 from millpond_contracts.events.scheduler import AllocationBound
 from millpond_contracts.ids import AllocationId, DeviceId, PriceVersionId, TypedId
+from millpond_contracts.partitions import first_slice
 from millpond_kernel.uow import WrittenEvent
 from millpond_scheduler.domain.plans import DevicePick, Placement
 from millpond_scheduler.store.allocations import NewAllocation
@@ -60,8 +61,16 @@ def write_share(key: str, pick: DevicePick, devices: Mapping[DeviceId, DeviceVie
     return (
         f'{{"device_id":"{key}","identity":{quote(device.identity)},"vendor":{quote(device.vendor)},'
         f'"index":{device.index},"uuid":{"null" if device.uuid is None else quote(device.uuid)},'
-        f'"flavor":{quote(device.flavor)},"milli":{pick.milli},"memory_mib":{pick.memory_mib or "null"}}}'
+        f'"flavor":{quote(device.flavor)},"milli":{pick.milli},"memory_mib":{pick.memory_mib or "null"},'
+        f'"partition":{_write_partition(pick)}}}'
     )
+
+
+def _write_partition(pick: DevicePick) -> str:
+    if pick.profile is None:
+        return "null"
+    start, slices = first_slice(pick.slots), pick.slots.bit_count()
+    return f'{{"profile":{quote(pick.profile)},"start":{start},"slices":{slices}}}'
 
 
 def write_bound(new: NewAllocation, epoch: int, bound_at: datetime) -> WrittenEvent:

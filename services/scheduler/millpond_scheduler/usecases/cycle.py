@@ -67,7 +67,7 @@ class Batch:
         shares = []
         for pick in holding.devices:
             device = str(pick.device)
-            node.add_device(device, pick.milli, pick.memory_mib)
+            node.add_device(device, pick.milli, pick.memory_mib, pick.slots)
             shares.append(write_share(device, pick, self._shard.devices))
         new = make_allocation(key, placement, task, f"[{','.join(shares)}]", self._price_for(holding.tenant))
         self.new.append(new)

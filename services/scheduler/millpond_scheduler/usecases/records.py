@@ -25,6 +25,7 @@ from millpond_contracts.ids import (
     TenantId,
     VirtualPoolId,
 )
+from millpond_contracts.partitions import mask_of, offered_geometry
 from millpond_contracts.prices import PublishedPrices, Sku
 from millpond_contracts.quantities import microseconds_between
 from millpond_contracts.resources import DeviceHealth, Topology, TopologyLevel
@@ -83,6 +84,7 @@ def _device_record(device: DeviceView) -> DeviceRecord:
         memory_mib=device.memory_mib,
         attributes=tuple(sorted(device.attributes.items())),
         ecosystem=device.ecosystem,
+        geometry=None if device.partition_mode is None else offered_geometry(device.model_key, device.profiles),
     )
     return DeviceRecord(device.device_id, profile, device.health in USABLE_HEALTH)
 
@@ -183,8 +185,9 @@ def read_labels(text: str) -> frozenset[tuple[str, str]]:
 def _device_demand(device: DeviceRequest, requires: Requirements) -> DeviceDemand:
     return DeviceDemand(
         count=device.count,
-        milli=device.milli,
+        milli=None if device.profile is not None else device.milli,
         memory_mib=device.memory_mib,
+        profile=device.profile,
         kind=device.kind,
         flavors=frozenset(device.flavors),
         minima=tuple(sorted((name, minimum_value(text)) for name, text in requires.attributes.items())),
@@ -215,7 +218,9 @@ def running_of(row: asyncpg.Record) -> Running:
             cpu_milli=row["cpu_milli"],
             memory_mib=row["memory_mib"],
             devices=tuple(
-                DevicePick(DeviceId.parse(share["device_id"]), share["milli"], share["memory_mib"] or 0)
+                DevicePick(
+                    DeviceId.parse(share["device_id"]), share["milli"], share["memory_mib"] or 0, *_partition(share)
+                )
                 for share in row["devices"]
             ),
             kin=Kin(JobId.of(row["job_id"]), row["group_name"], read_labels(row["labels_text"])),
@@ -230,6 +235,12 @@ def running_of(row: asyncpg.Record) -> Running:
         project=None if row["project_id"] is None else ProjectId.of(row["project_id"]),
         stop_grace_seconds=row["stop_grace_seconds"],
     )
+
+
+def _partition(share: dict[str, Any]) -> tuple[str | None, int]:
+    """The profile and the mask of a share; of one from before there were partitions, none."""
+    partition = share.get("partition")
+    return (None, 0) if partition is None else (partition["profile"], mask_of(partition["start"], partition["slices"]))
 
 
 def published_prices(row: asyncpg.Record) -> PublishedPrices | None:

@@ -25,6 +25,7 @@ _NODE_COUNTERS = (
     ("memory_mib", "free_memory_mib", "mem"),
     ("device_milli", "free_milli", "milli"),
     ("device_mib", "free_mib", "mib"),
+    ("device_slots", "free_slots", "slots"),
 )
 
 

@@ -142,6 +142,7 @@ def verdict_body(told: Explanation) -> dict[str, Any]:
         "nodes": told.nodes,
         "admission": [AdmissionView.model_validate(asdict(line)).model_dump(mode="json") for line in told.admission],
         "largest_free_block": told.largest_free_devices,
+        "largest_free_profile": told.largest_free_profile,
         "fragmentation_permille": told.fragmentation_permille,
         "gang": None if told.gang is None else asdict(told.gang),
         "estimated_start": None if told.starts_us is None else _instant(told.starts_us),

@@ -64,8 +64,19 @@ PROVIDER_ENDS = frozenset(
 )
 
 
+class PartitionShare(Outgoing):
+    """A hardware partition of a device: its profile, and the memory slices that are its own, from `start` on."""
+
+    profile: str
+    start: int
+    slices: int
+
+
 class DeviceShare(Outgoing):
-    """A share of one device held by an allocation. `memory_mib` null = the whole memory or not bounded."""
+    """A share of one device held by an allocation. `memory_mib` null = the whole memory or not bounded.
+
+    With `partition` it is a hardware partition, and `milli` is what its memory slices count of the device.
+    """
 
     device_id: DeviceId
     identity: str
@@ -75,6 +86,7 @@ class DeviceShare(Outgoing):
     flavor: str
     milli: int
     memory_mib: int | None = None
+    partition: PartitionShare | None = None
 
 
 class AllocationView(Outgoing):

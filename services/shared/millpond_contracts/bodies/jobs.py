@@ -4,7 +4,15 @@ import re
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, StrictInt, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    StrictInt,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.bodies.places import AntiAffinity, NodeAffinity, TopologySpread
@@ -19,6 +27,7 @@ from millpond_contracts.ids import (
     TenantId,
     VirtualPoolId,
 )
+from millpond_contracts.partitions import list_profile_names
 from millpond_contracts.quantities import (
     WHOLE_DEVICE_MILLI,
     Count,
@@ -58,6 +67,7 @@ class DeviceRequest(Incoming):
 
     `memory_mib` bounds the slice of a shared device, or is the least memory of a whole one.
     `flavors` names acceptable flavors; none named = every flavor of the kind that meets the requirements.
+    `profile` asks for one hardware partition (MIG) instead, such as `2g.20gb`: it alone says how much of the device.
     """
 
     kind: DeviceKind = DeviceKind.GPU
@@ -65,6 +75,20 @@ class DeviceRequest(Incoming):
     milli: Annotated[DeviceMilli, Field(ge=1, le=WHOLE_DEVICE_MILLI)] = WHOLE_DEVICE_MILLI
     memory_mib: Annotated[MemoryMib, Field(ge=1)] | None = None
     flavors: Annotated[tuple[Name, ...], Field(max_length=32)] = ()
+    profile: Text | None = None
+
+    @field_validator("profile")
+    @classmethod
+    def _known_profile(cls, profile: str | None, info: ValidationInfo) -> str | None:
+        if profile is None:
+            return None
+        if profile not in list_profile_names():
+            raise ValueError(f"no model of the accelerator catalogue has the partition profile {profile[:40]!r}")
+        if info.data.get("count", 1) != 1:
+            raise ValueError("a task gets one partition, count 1; ask for several tasks instead")
+        if info.data.get("milli", WHOLE_DEVICE_MILLI) != WHOLE_DEVICE_MILLI or info.data.get("memory_mib") is not None:
+            raise ValueError("a profile says how much of the device it is: leave out milli and memory_mib")
+        return profile
 
     @model_validator(mode="after")
     def _fraction_of_one(self) -> "DeviceRequest":

@@ -115,6 +115,10 @@ class DeviceView(Outgoing):
     )
     ecosystem: Ecosystem = Ecosystem()
     partition_modes: tuple[str, ...] = ()
+    partition_mode: str | None = Field(
+        None, description="`mig` = given out in hardware partitions alone; null = whole or in shares"
+    )
+    profiles: tuple[str, ...] = Field((), description="the partitions that may be asked for in its present mode")
     slot: Slot = Slot()
     health: DeviceHealth
     health_reason: str | None = None

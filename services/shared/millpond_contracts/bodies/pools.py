@@ -103,8 +103,10 @@ class CapacityFigures(Outgoing):
     """Decision record on capacity: total = unschedulable + allocated + reserved + fragmented + available, in milli.
 
     `fits` counts tasks that could start now, keyed by the milli of one device (`250`, `500`, `1000`) or by
-    the devices on one node (`2x1000`, `4x1000`, `8x1000`). `fragmented_by_size` tells, by the same keys, what of that
-    which is free (reserved, fragmented and available) tasks of this size cannot use, in milli.
+    the devices on one node (`2x1000`, `4x1000`, `8x1000`); `partitions` the same by profile, each by itself, on devices
+    in partition mode. A device is counted in one of the two, by the mode that its agent reports. `fragmented_by_size`
+    tells, by the keys of `fits`, what of that which is free (reserved, fragmented and available) tasks of this size
+    cannot use, in milli.
     """
 
     flavor: str
@@ -116,6 +118,7 @@ class CapacityFigures(Outgoing):
     available: int
     fits: dict[str, int] = Field(default_factory=dict)
     fragmented_by_size: dict[str, int] = Field(default_factory=dict)
+    partitions: dict[str, int] = Field(default_factory=dict)
 
 
 class HostCapacity(Outgoing):

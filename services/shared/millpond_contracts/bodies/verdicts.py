@@ -63,6 +63,9 @@ class Verdict(Outgoing):
     nodes: int = 0
     admission: list[AdmissionView] = Field(default_factory=list)
     largest_free_block: int | None = Field(None, description="free whole devices on the best node")
+    largest_free_profile: str | None = Field(
+        None, description="of a job that asks for a partition: the largest that a matching device has a start for"
+    )
     fragmentation_permille: int = Field(
         0, description="of what is free of the right devices (else of CPU), the share that the task cannot use"
     )
