@@ -8,6 +8,7 @@ from millpond_contracts.bodies.nodes import JoinRequest
 from millpond_node_agent.backoff import Backoff
 from millpond_node_agent.client import Away, HttpClient, Superseded, check_url
 from millpond_node_agent.control_plane import NotAMember, join
+from millpond_node_agent.hardware.partition_child import NvidiaPartitions
 from millpond_node_agent.health import Places, check_node
 from millpond_node_agent.heartbeat import Hardware, wanted_name
 from millpond_node_agent.identity import Membership, NodeKey, StateLock, read_membership, write_membership
@@ -111,7 +112,12 @@ class Agent:
             await http.close()
 
     async def _serve(self, membership: Membership, stop: asyncio.Event) -> ExitCode:
-        machine = Machine(self._runtime, self._hardware, lambda: check_node(self._runtime, self._places))
+        machine = Machine(
+            self._runtime,
+            self._hardware,
+            lambda: check_node(self._runtime, self._places),
+            maker=NvidiaPartitions(),
+        )
         http = HttpClient(membership.url)
         try:
             await serve(self._settings, machine, membership, self._key, http, Ending(stop, self._settings.stop_tasks))

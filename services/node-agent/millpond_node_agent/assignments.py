@@ -51,6 +51,7 @@ class Assignments:
             else:
                 log.info("task_adopted", allocation_id=run.allocation_id, state=run.status.state.value)
                 self._follow(Follower(self._tools, run))
+        await self._tools.partitions.sweep(str(each) for each in self._followers)
 
     async def take(self, answer: PollAnswer) -> list[Follower]:
         """Carry out the orders of a poll; returns what was newly started."""

@@ -17,6 +17,7 @@ from millpond_node_agent.control_plane import ControlPlane
 from millpond_node_agent.lease import Lease
 from millpond_node_agent.logs import LogPusher
 from millpond_node_agent.observability import log
+from millpond_node_agent.partitions import Partitions
 from millpond_node_agent.pausing import finish, wait_within
 from millpond_node_agent.report import Reporter, end_reason, exit_number
 from millpond_node_agent.runtimes.boottime import boot_id, monotonic_ms
@@ -52,6 +53,7 @@ class Tools:
     """
 
     runtime: Runtime
+    partitions: Partitions
     plane: ControlPlane
     spool: Spool
     reporter: Reporter
@@ -82,6 +84,7 @@ class Follower:
         self._wake = asyncio.Event()
         self._told_active = False
         self._told_stopping = False
+        self._lost: str | None = None
         self._kill_ms: int | None = None
         self._stopping: set[asyncio.Task[None]] = set()
 
@@ -141,7 +144,7 @@ class Follower:
                 return False  # not told: it is given again, and by then the devices are known
             try:
                 _check_devices(assignment, inventory)
-                await self._launch(task_spec(assignment, self._run))
+                await self._launch(await self._tools.partitions.equip(task_spec(assignment, self._run)))
             except RefusedTask as refused:
                 await self._refuse(refused)
                 return False
@@ -163,6 +166,7 @@ class Follower:
             await self._tools.runtime.remove(self._run.allocation_id)
         except (RunNotFound, GroupNotEmpty):
             pass  # nothing was prepared; or the next agent adopts what stays
+        await self._tools.partitions.release(self._run.allocation_id)
         started = refused.code is not RefusalCode.START_FAILED
         reason = EndReason.REFUSED if started else EndReason.START_FAILED
         await self._tell(ReportKind.REFUSED, monotonic_ms(), reason=reason, message=str(refused))
@@ -212,6 +216,7 @@ class Follower:
                     return await self._tell_end(status)
                 if status.state in (TaskState.UNKNOWN, TaskState.PREPARED):
                     self._give_up(status)
+                await self._check_partitions()
                 await self._obey()
                 if watch is None:
                     watch = self._tools.runtime.watch(self._run.allocation_id, status, self._wake)
@@ -229,6 +234,15 @@ class Follower:
         elif not self._stopping:
             self._kill_ms = self._kill_ms or monotonic_ms()
             self._spawn_stop()
+
+    async def _check_partitions(self) -> None:
+        """A task whose partition is gone computes nothing any more, and is told so at once."""
+        lost = await self._tools.partitions.find_lost(self._run.allocation_id) if self._kill_ms is None else None
+        if lost is not None and lost.partition is not None:
+            place = f"{lost.partition.profile} at slice {lost.partition.start} of {lost.identity}"
+            self._lost = f"its partition {place} is no longer there"
+            log.error("partition_lost", allocation_id=str(self.allocation_id), place=place)
+            self.order_stop(0, EndReason.NODE_LOST)
 
     async def _obey(self) -> None:
         if self._kill_ms is None:
@@ -270,6 +284,7 @@ class Follower:
 
     async def _tell_end(self, status: TaskStatus) -> int:
         self._record(status)
+        await self._tools.partitions.release(self._run.allocation_id)
         reason = end_reason(status, self._ordered())
         log.info("task_ended", allocation_id=str(self.allocation_id), reason=reason.value, exit=exit_number(status))
         return await self._tell(
@@ -278,7 +293,7 @@ class Follower:
             at_boot_id=status.boot_id,
             exit_code=exit_number(status),
             reason=reason,
-            message=status.message,
+            message=status.message or self._lost,
         )
 
     async def _tell(

@@ -5,7 +5,7 @@ Each loop is one line in `serve`; the first that ends, or fails for good, ends t
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millpond_contracts.bodies.allocations import EndReason
 from millpond_contracts.bodies.work import PollRequest
@@ -18,6 +18,7 @@ from millpond_node_agent.heartbeat import HardwareSource, Pulse
 from millpond_node_agent.identity import Membership, NodeKey
 from millpond_node_agent.lease import Lease
 from millpond_node_agent.observability import log
+from millpond_node_agent.partitions import NoPartitions, PartitionMaker, Partitions
 from millpond_node_agent.pausing import cancel_all, wait_within
 from millpond_node_agent.report import Reporter
 from millpond_node_agent.runtimes.boottime import boot_id, monotonic_ms
@@ -40,13 +41,14 @@ class Machine:
     """What an agent speaks for.
 
     `check` says what was verified before the machine takes work, by the name of the check, or raises `CheckFailed`.
-    `is_durable`: what is told survives a power cut, not only the end of the agent.
+    `is_durable`: what is told survives a power cut, not only the end of the agent. `maker` divides its devices.
     """
 
     runtime: Runtime
     hardware: HardwareSource
     check: Callable[[], Awaitable[dict[str, str]]]
     is_durable: bool = True
+    maker: PartitionMaker = field(default_factory=NoPartitions)
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ async def serve(
     assignments = Assignments(
         Tools(
             runtime=machine.runtime,
+            partitions=Partitions(settings.state_dir / "partitions", machine.maker),
             plane=plane,
             spool=spool,
             reporter=reporter,

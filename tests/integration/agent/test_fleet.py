@@ -156,3 +156,54 @@ async def test_file_when_its_token_is_refused_then_the_others_join_and_it_is_tri
     waters.describe("order-1", {**CPU, "name": "late", "count": 1}, join_token="mpj_no_such_token")
     async with waters.fleet():
         assert sorted(await waters.wait_for_nodes(2)) == ["cpu-0", "cpu-1"]
+
+
+async def test_fleet_when_its_devices_are_divided_then_partitions_are_made_lost_and_replaced_as_a_set_case_26(
+    waters: Waters,
+) -> None:
+    """What a node reports of its mode wins, in capacity and placing; who had a lost partition ends and is told why."""
+    one = {**GPU, "count": 1, "devices": 1}
+
+    async def capacity() -> dict[str, Any]:
+        path = f"/v1/pools/{waters.pool_id}/capacity"
+        (figures,) = (await waters.operator("GET", path, expect=200)).json()["devices"] or [{}]
+        return dict(figures)
+
+    async def divided() -> bool:
+        figures = await capacity()
+        return bool(figures and figures["fits"]["1000"] == 0 and figures["partitions"].get("1g.10gb") == 7)
+
+    async def whole() -> bool:
+        figures = await capacity()
+        return bool(figures["fits"]["1000"] == 1 and not figures["partitions"])
+
+    waters.describe("base", {**one, "partitioned": True})
+    async with waters.fleet():
+        await waters.wait_for_nodes(1)
+        member = await waters.tenant(devices=1_000)
+        await eventually(divided, 30)
+        lost = await member.submit({"simulate": {"seconds": 600}}, profile="3g.40gb")
+        kept = await member.submit({"simulate": {"seconds": 600}}, profile="2g.20gb")
+        for job_id in (lost, kept):
+            await member.wait_for(job_id, "running")
+        (document,) = waters.place.glob("state/**/base.gpu-0/partitions.json")
+        made = json.loads(document.read_text())
+        assert sorted(place[1:] for place in made["places"]) == [[0, 2], [4, 4]]
+
+    # Somebody takes one away by hand while no agent looks; the next one sees it, and the task is told.
+    made["places"] = [place for place in made["places"] if place[1:] == [0, 2]]
+    document.write_text(json.dumps(made))
+    async with waters.fleet():
+        task = (await member.wait_for(lost, "failed"))["tasks"][0]
+        assert (task["reason"], task["allocation"]["state"]) == ("node_lost", "released")
+        assert "3g.40gb at slice 4" in task["message"]
+        assert "is no longer there" in task["message"]
+        assert (await member.job(kept))["state"] == "running"
+
+        # Undivided: its partitions' work is stopped, and the device is whole again and nothing else.
+        waters.describe("base", one)
+        await member.wait_for(kept, "failed", "cancelled")
+
+        await eventually(whole, 30)
+        job_id = await member.submit({"simulate": {"seconds": 0.2}}, gpus=1)
+        assert (await member.wait_for(job_id, "succeeded", "failed"))["state"] == "succeeded"

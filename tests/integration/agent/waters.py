@@ -103,10 +103,12 @@ class Member:
     call: Caller
     virtual_pool: str
 
-    async def submit(self, run: dict[str, Any], *, gpus: int = 0, count: int = 1) -> str:
+    async def submit(self, run: dict[str, Any], *, gpus: int = 0, count: int = 1, profile: str | None = None) -> str:
         resources: dict[str, Any] = {"cpu_milli": 1000, "memory_mib": 256}
         if gpus:
             resources["devices"] = [{"count": gpus}]
+        if profile is not None:
+            resources["devices"] = [{"profile": profile}]
         group = {"name": "main", "count": count, "resources": resources, "run": run, "stop_grace_seconds": 1}
         body = {"name": "job", "virtual_pool": self.virtual_pool, "groups": [group]}
         return str((await self.call("POST", "/v1/jobs", body, expect=201)).json()["job_id"])

@@ -15,7 +15,8 @@
  *   hang_call      reading the bad device's power never returns
  *   partial        the bad device: power is forbidden, temperature unknown error, memory all bits set
  *   unified        memory is "not supported", as on parts that share the processor's memory
- *   mig            MIG is on: utilisation is "not supported"
+ *   mig            MIG is on: utilisation is "not supported"; instances are kept in the file NVML_STUB_STATE
+ *   mig_busy       the same, and something runs in every instance
  *   ecc            the bad device counts two uncorrectable errors
  *   old            a driver without the second form of the memory call
  */
@@ -25,8 +26,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13,
-       GPU_IS_LOST = 15, MISMATCH = 18, UNKNOWN = 999 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, DRIVER_NOT_LOADED = 9,
+       FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, MISMATCH = 18, IN_USE = 19, NO_ROOM = 23, UNKNOWN = 999 };
 
 typedef struct { unsigned index; } device_t;
 typedef struct { unsigned long long total, free, used; } memory_t;
@@ -44,6 +45,8 @@ static int is_mode(const char *name) {
     const char *mode = getenv("NVML_STUB_MODE");
     return mode != NULL && strcmp(mode, name) == 0;
 }
+
+static int has_mig(void) { return is_mode("mig") || is_mode("mig_busy"); }
 
 static unsigned number_from(const char *name, unsigned otherwise) {
     const char *text = getenv(name);
@@ -78,9 +81,33 @@ static void freeze(void) {
 /* Every call to a device begins here. */
 static int begin(device_t *device) { return is_mode("lost_calls") && is_bad(device) ? GPU_IS_LOST : SUCCESS; }
 
+/* Instances of divided devices; a file keeps them, as the driver does, for the next process. */
+typedef struct { unsigned is_used, device, profile, start, size, is_filled; } instance_t;
+static instance_t instances[64];
+static device_t parts[64];
+
+static void load_instances(void) {
+    const char *path = getenv("NVML_STUB_STATE");
+    FILE *file = path == NULL ? NULL : fopen(path, "rb");
+    for (unsigned i = 0; i < 64; i++) parts[i].index = 100 + i;
+    if (file == NULL) return;
+    if (fread(instances, sizeof instances, 1, file) != 1) memset(instances, 0, sizeof instances);
+    fclose(file);
+}
+
+static int save_instances(void) {
+    const char *path = getenv("NVML_STUB_STATE");
+    FILE *file = path == NULL ? NULL : fopen(path, "wb");
+    if (file == NULL) return UNKNOWN;
+    fwrite(instances, sizeof instances, 1, file);
+    fclose(file);
+    return SUCCESS;
+}
+
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     for (unsigned i = 0; i < 64; i++) devices[i].index = i;
+    load_instances();
     if (is_mode("hang_init")) hang();
     if (is_mode("freeze")) freeze();
     if (is_mode("slow_init")) usleep(1200000);
@@ -126,6 +153,10 @@ int nvmlDeviceGetName(device_t *device, char *text, unsigned size) {
 }
 
 int nvmlDeviceGetUUID(device_t *device, char *text, unsigned size) {
+    if (device->index >= 100) {
+        snprintf(text, size, "MIG-00000000-0000-4000-8000-%012u", device->index);
+        return SUCCESS;
+    }
     snprintf(text, size, "GPU-00000000-0000-4000-8000-%012u", device->index);
     return begin(device);
 }
@@ -174,7 +205,7 @@ int nvmlDeviceGetMemoryInfo_v2(device_t *device, memory_v2_t *memory) {
 }
 
 int nvmlDeviceGetUtilizationRates(device_t *device, utilization_t *rates) {
-    if (is_mode("mig")) return NOT_SUPPORTED;
+    if (has_mig()) return NOT_SUPPORTED;
     rates->gpu = 37;
     rates->memory = 12;
     return begin(device);
@@ -215,7 +246,7 @@ int nvmlDeviceGetTotalEccErrors(device_t *device, unsigned kind, unsigned counte
 }
 
 int nvmlDeviceGetMigMode(device_t *device, unsigned *current, unsigned *pending) {
-    *current = *pending = is_mode("mig") ? 1 : 0;
+    *current = *pending = has_mig() ? 1 : 0;
     return begin(device);
 }
 
@@ -234,4 +265,138 @@ int nvmlDeviceGetNvLinkRemotePciInfo_v2(device_t *device, unsigned link, pci_t *
     memset(info, 0, sizeof *info);
     snprintf(info->bus_id, sizeof info->bus_id, "00000000:%02X:00.0", 0xC0 + link);
     return begin(device);
+}
+
+typedef struct { unsigned start, size; } place_t;
+typedef struct {
+    unsigned version, id, p2p, slices, count, processors, copy, decoders, encoders, jpeg, ofa;
+    unsigned long long memory;
+    char name[96];
+} profile_t;
+typedef struct { unsigned version, id, slices, count, processors, copy, decoders, encoders, jpeg, ofa; char name[96]; } filling_t;
+typedef struct { device_t *device; unsigned id, profile; place_t place; } instance_info_t;
+
+/* number, id, compute slices, memory slices, how many, the first starts of them */
+static const struct { unsigned number, id, compute, size, count, starts[7]; } PROFILES[] = {
+    {0, 19, 1, 1, 7, {0, 1, 2, 3, 4, 5, 6}}, {7, 20, 1, 1, 1, {0, 1, 2, 3, 4, 5, 6}}, {9, 15, 1, 2, 4, {0, 2, 4, 6}},
+    {1, 14, 2, 2, 3, {0, 2, 4}},             {2, 9, 3, 4, 2, {0, 4}},                 {3, 5, 4, 4, 1, {0}},
+    {4, 0, 7, 8, 1, {0}},
+};
+enum { KNOWN = sizeof PROFILES / sizeof PROFILES[0] };
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, device_t **device) {
+    unsigned index = (unsigned)atoi(uuid + strlen(uuid) - 12);
+    if (index >= number_from("NVML_STUB_COUNT", 2)) return NOT_FOUND;
+    *device = &devices[index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceProfileInfoV(device_t *device, unsigned number, profile_t *info) {
+    (void)device;
+    if (!has_mig()) return NOT_SUPPORTED;
+    for (unsigned i = 0; i < KNOWN; i++) {
+        if (PROFILES[i].number != number) continue;
+        info->id = PROFILES[i].id;
+        info->slices = PROFILES[i].compute;
+        info->count = PROFILES[i].count;
+        return SUCCESS;
+    }
+    return NOT_SUPPORTED;
+}
+
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(device_t *device, unsigned id, place_t *places, unsigned *count) {
+    (void)device;
+    for (unsigned i = 0; i < KNOWN; i++) {
+        if (PROFILES[i].id != id) continue;
+        *count = id == 20 ? 7 : PROFILES[i].count;
+        for (unsigned k = 0; places != NULL && k < *count; k++) {
+            places[k].start = PROFILES[i].starts[k];
+            places[k].size = PROFILES[i].size;
+        }
+        return SUCCESS;
+    }
+    return INVALID_ARGUMENT;
+}
+
+int nvmlDeviceCreateGpuInstanceWithPlacement(device_t *device, unsigned id, const place_t *place, instance_t **made) {
+    for (unsigned i = 0; i < 64; i++) {
+        instance_t *other = &instances[i];
+        if (other->is_used && other->device == device->index && other->start < place->start + place->size &&
+            place->start < other->start + other->size)
+            return NO_ROOM;
+    }
+    for (unsigned i = 0; i < 64; i++) {
+        if (instances[i].is_used) continue;
+        instances[i] = (instance_t){1, device->index, id, place->start, place->size, 0};
+        *made = &instances[i];
+        return save_instances();
+    }
+    return NO_ROOM;
+}
+
+int nvmlGpuInstanceDestroy(instance_t *instance) {
+    if (instance->is_filled) return IN_USE;
+    instance->is_used = 0;
+    return save_instances();
+}
+
+int nvmlDeviceGetGpuInstances(device_t *device, unsigned id, instance_t **found, unsigned *count) {
+    *count = 0;
+    for (unsigned i = 0; i < 64; i++)
+        if (instances[i].is_used && instances[i].device == device->index && instances[i].profile == id)
+            found[(*count)++] = &instances[i];
+    return SUCCESS;
+}
+
+int nvmlGpuInstanceGetInfo(instance_t *instance, instance_info_t *info) {
+    info->device = &devices[instance->device];
+    info->id = (unsigned)(instance - instances);
+    info->profile = instance->profile;
+    info->place = (place_t){instance->start, instance->size};
+    return SUCCESS;
+}
+
+int nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance_t *instance, unsigned number, unsigned engine, filling_t *info) {
+    (void)engine;
+    for (unsigned i = 0; i < KNOWN; i++) {
+        /* Only the compute instance that fills the whole: 1, 2, 3, 4 or 7 slices have the numbers 0 to 4. */
+        unsigned compute = PROFILES[i].compute, whole = compute == 7 ? 4 : compute - 1;
+        if (PROFILES[i].id != instance->profile || whole != number) continue;
+        info->id = number;
+        info->slices = compute;
+        info->count = 1;
+        return SUCCESS;
+    }
+    return NOT_SUPPORTED;
+}
+
+int nvmlGpuInstanceCreateComputeInstance(instance_t *instance, unsigned id, instance_t **made) {
+    (void)id;
+    instance->is_filled = 1;
+    *made = instance;
+    return save_instances();
+}
+
+int nvmlGpuInstanceGetComputeInstances(instance_t *instance, unsigned id, instance_t **found, unsigned *count) {
+    (void)id;
+    *count = instance->is_filled;
+    if (instance->is_filled) found[0] = instance;
+    return SUCCESS;
+}
+
+int nvmlComputeInstanceDestroy(instance_t *instance) {
+    if (is_mode("mig_busy")) return IN_USE;
+    instance->is_filled = 0;
+    return save_instances();
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device_t *device, unsigned index, device_t **part) {
+    if (!instances[index].is_used || instances[index].device != device->index) return NOT_FOUND;
+    *part = &parts[index];
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceId(device_t *part, unsigned *id) {
+    *id = part->index - 100;
+    return SUCCESS;
 }

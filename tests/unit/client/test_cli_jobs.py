@@ -133,6 +133,8 @@ def test_submit_when_a_share_is_asked_for_then_of_one_device(api: FakeApi) -> No
         (["--cpu", "4x", "--", "true"], "found '4x'"),
         (["--memory", "4GB", "--", "true"], "not of 1000"),
         (["--gpus", "1", "--gpu-milli", "500", "--", "true"], "not both"),
+        (["--gpus", "1", "--profile", "1g.10gb", "--", "true"], "give it alone"),
+        (["--profile", "9g.90gb", "--", "true"], "no model has"),
         (["--require", "bf16_tflops", "--", "true"], "NAME>=N"),
         (["--env", "A", "--", "true"], "KEY=VALUE"),
         (["--name", "NOT OK", "--", "true"], "lower-case letters"),

@@ -6,15 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond_contracts.bodies.pools import DeviceSharing
+from millpond_contracts.bodies.tenants import Limit
 from millpond_contracts.ids import DeviceId, TaskId
 from millpond_contracts.partitions import Geometry, PartitionProfile, find_geometry, list_geometries, mask_of
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.explain import explain
 from millpond_scheduler.domain.mixes import find_class
+from millpond_scheduler.domain.nodes import PoolRules
 from millpond_scheduler.domain.partitions import NO_START, table_of
 from millpond_scheduler.domain.plans import DevicePick, Holding
 from millpond_scheduler.domain.verdicts import Reason
-from tests.unit.scheduler.world import RIVAL, TENANT, World, check_invariants, node, placed_tasks, request
+from tests.unit.scheduler.world import (
+    RIVAL,
+    TENANT,
+    World,
+    check_invariants,
+    node,
+    placed_tasks,
+    request,
+    virtual_pool,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -167,6 +179,23 @@ def test_explain_when_no_legal_start_is_free_then_says_so_with_the_largest_that_
     assert (told.largest_free_profile, told.largest_free_devices) == ("2g.20gb", None)
     assert told.dominant in rejection.counts
     assert any("where a 3g.40gb may begin" in each.action for each in told.would_unblock)
+
+
+def test_reclaim_when_lent_partitions_leave_no_legal_start_then_the_fewest_that_make_one_stop() -> None:
+    pools = [
+        virtual_pool(1, TENANT, devices={"a100": Limit(borrow=1_000)}),
+        virtual_pool(2, RIVAL, devices={"a100": Limit(guaranteed=1_000, lend=1_000)}),
+    ]
+    world = World.of(divided(), pools=pools, rules=PoolRules(DeviceSharing.ANY))
+    upper, lower = run(world, "2g.20gb", "2g.20gb")  # at 4 and 0: half of the device is free, and no half has a start
+    (claimant,) = world.submit(request(profile="3g.40gb", tenant=RIVAL))
+    (reclaim,) = world.run().reclaims
+    assert reclaim.claimant == claimant
+    assert len(reclaim.victims) == 1
+    assert set(reclaim.victims) < {upper, lower}
+    world.snapshot.release_allocation(reclaim.victims[0])
+    assert placed_tasks(world.run()) == [claimant]
+    check_invariants(world)
 
 
 def test_gang_when_it_asks_for_partitions_then_all_of_them_or_none() -> None:

@@ -4,6 +4,7 @@ Every reading is taken by itself, so that a call which fails costs its own field
 itself, so that one which is lost or hangs the library costs its own record and no other.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from ctypes import ArgumentError, byref
 from functools import partial
@@ -15,6 +16,7 @@ from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.resources import Device, DeviceHealth, FieldState, Link, Reading
 from millpond_node_agent.hardware.bounded import CallStuckError, TimeBudget, call_within
 from millpond_node_agent.hardware.nvidia_device import SIGNAL_READINGS, VENDOR, build_device, identity_of
+from millpond_node_agent.hardware.nvidia_partitions import Handle, list_makeable
 from millpond_node_agent.hardware.pci import normal_address
 from millpond_node_agent.hardware.report import (
     DeviceFailure,
@@ -59,8 +61,6 @@ _DEVICE_SECONDS = 4.0
 _START_SECONDS = 15.0
 
 Value = float | str | None
-# A device of the binding: an opaque pointer of an untyped package.
-Handle = object
 T = TypeVar("T")
 
 
@@ -223,6 +223,7 @@ def _state_calls(handle: Handle) -> dict[str, Callable[[], Value]]:
         "row_remap_failure": lambda: pynvml.nvmlDeviceGetRemappedRows(handle)[3],
         "mig_mode": lambda: _switch(pynvml.nvmlDeviceGetMigMode(handle)[0]),
         "mig_max_count": lambda: pynvml.nvmlDeviceGetMaxMigDeviceCount(handle),
+        "mig_profiles": lambda: list_makeable(handle) if os.geteuid() == 0 else None,  # only root may make them
         "recovery_action": lambda: _recovery_action(handle),
         "fabric_state": lambda: _fabric_state(handle),
     }

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from millpond_contracts.catalogue import CatalogueEntry, find_model
 from millpond_contracts.ecosystem import Ecosystem
+from millpond_contracts.partitions import PARTITION_MODE, find_geometry
 from millpond_contracts.resources import (
     ComputeRates,
     Device,
@@ -36,8 +37,9 @@ def build_device(
 
     Args:
         readings: by name: uuid, pci, name, memory_total_mib, memory_reserved_mib, ecc_mode, mig_mode, mig_max_count,
-            power_limit_w, ecc_uncorrectable_count, row_remap_pending, row_remap_failure, recovery_action, fabric_state,
-            those of `SIGNAL_READINGS` and others for people; any may be missing or without a value.
+            mig_profiles (`compute:memory slices`, a comma between), power_limit_w, ecc_uncorrectable_count,
+            row_remap_pending, row_remap_failure, recovery_action, fabric_state, those of `SIGNAL_READINGS` and others
+            for people; any may be missing or without a value.
     """
     name, uuid, pci = (text_of(readings.get(field)) for field in ("name", "uuid", "pci"))
     total = number_of(readings.get("memory_total_mib"))
@@ -55,7 +57,7 @@ def build_device(
         memory=_memory(readings, entry),
         links=links,
         power_limit_w=number_of(readings.get("power_limit_w")),
-        partitioning=_partitioning(readings),
+        partitioning=_partitioning(readings, entry),
         ecosystem=ecosystem or Ecosystem(),
         health=health,
         health_reason=reason,
@@ -131,11 +133,20 @@ def _memory(readings: Mapping[str, Reading], entry: CatalogueEntry | None) -> De
     )
 
 
-def _partitioning(readings: Mapping[str, Reading]) -> Partitioning:
+def _partitioning(readings: Mapping[str, Reading], entry: CatalogueEntry | None) -> Partitioning:
     mig = text_of(readings.get("mig_mode"))
     count = number_of(readings.get("mig_max_count"))
     # A device in MIG mode runs nothing as a whole, so the software modes do not apply to it.
     modes = ("mig",) if mig == "enabled" else ("mps", "timeslice") if mig is None else ("mig", "mps", "timeslice")
+    geometry = find_geometry(entry.model) if entry and mig == "enabled" else None
+    made = (text_of(readings.get("mig_profiles")) or "").split(",")
     return Partitioning(
-        modes=modes, max_count=int(count) if count and mig else None, current="mig" if mig == "enabled" else None
+        modes=modes,
+        max_count=int(count) if count and mig else None,
+        profiles=tuple(
+            profile.name
+            for profile in (geometry.profiles if geometry else ())
+            if f"{profile.compute_slices}:{profile.slices}" in made
+        ),
+        current=PARTITION_MODE if mig == "enabled" else None,
     )

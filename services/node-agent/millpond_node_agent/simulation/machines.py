@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from millpond_contracts.catalogue import CatalogueEntry
 from millpond_contracts.ecosystem import Ecosystem
 from millpond_contracts.fleets import NodeEntry, find_catalogue_entry
-from millpond_contracts.partitions import PARTITION_MODE, find_geometry
+from millpond_contracts.partitions import PARTITION_MODE, Geometry, find_geometry, offered_geometry
 from millpond_contracts.resources import (
     SIMULATED_TAINT,
     ComputeRates,
@@ -45,6 +45,11 @@ class SimulatedHardware:
         self._described = build_inventory(entry, hostname, tag)
         self._running = running
         self.inventory: NodeInventory | None = None
+
+    def geometries(self) -> dict[str, Geometry]:
+        """How its devices in partition mode are divided, by identity."""
+        divided = (device for device in self._described.devices if device.partitioning.current == PARTITION_MODE)
+        return {device.identity: offered_geometry(device.model_key, device.partitioning.profiles) for device in divided}
 
     async def probe(self) -> bool:
         """Take the inventory; it changes only with the boot."""

@@ -24,6 +24,7 @@ from millpond_node_agent.serving import Ending, Machine, serve
 from millpond_node_agent.settings import AgentSettings
 from millpond_node_agent.simulation.descriptions import NodeDescription
 from millpond_node_agent.simulation.machines import SimulatedHardware
+from millpond_node_agent.simulation.partitions import SimulatedPartitions
 from millpond_node_agent.simulation.runtime import SimulatedRuntime
 
 _DESCRIPTION = "description.json"
@@ -127,7 +128,8 @@ class SimulatedNode:
         if membership is None:
             return
         here = replace(membership, url=self._site.url)  # the control plane may have moved since
-        machine = Machine(runtime, hardware, _check, is_durable=False)
+        maker = SimulatedPartitions(self._folder / "partitions.json", hardware.geometries())
+        machine = Machine(runtime, hardware, _check, is_durable=False, maker=maker)
         settings = replace(self._site.settings, state_dir=self._folder, work_dir=self._folder)
         await serve(settings, machine, here, key, self._http, self._ending)
 

@@ -88,8 +88,7 @@ def explain(
     cache = cache or CandidateCache(snapshot)
     candidates = cache.get(task.request if rejection is None or rejection.request is None else rejection.request)
     balance = Ledger(virtual_pools, lambda pool: sum_free(snapshot, pool)).find_balance(task.virtual_pool)
-    if rejection is None:
-        rejection = decide_rejection(cache, balance, task.request)
+    rejection = rejection or decide_rejection(cache, balance, task.request)
     size = 1 if task.gang is None else task.gang.size
     alike = size if rejection.gang is None or rejection.gang.group is None else rejection.gang.group_tasks
     lines = () if balance is None else list_lines(balance, candidates, alike)

@@ -24,6 +24,7 @@ from millpond_scheduler.domain.verdicts import CODES, Reason
 MAX_NODES = 64
 _DEVICE_REASONS = (
     Reason.NOT_ENOUGH_DEVICES,
+    Reason.NO_LEGAL_START,
     Reason.LARGEST_FREE_BLOCK_TOO_SMALL,
     Reason.DEVICE_SHARED_WITH_OTHER_TENANT,
 )
