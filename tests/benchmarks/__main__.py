@@ -18,6 +18,7 @@ from tests.benchmarks.machine import describe_machine
 
 BENCHMARKS = (
     "planner",
+    "decisions",
     "scheduler",
     "http",
     "billing",

@@ -11,6 +11,8 @@ from millpond_kernel.settings import ServiceSettings
 from millpond_scheduler.domain.distance import DEFAULT_PROFILES, MAX_WEIGHT, DistanceRules, Wish
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.quarantine import QuarantineRules
+from millpond_scheduler.domain.scoring import KERNEL_NODES
+from millpond_scheduler.providers.kernels import KernelMode
 
 
 class AttributeWish(BaseModel):
@@ -53,6 +55,11 @@ class Settings(ServiceSettings):
     )
     distance_step_permille: int = Field(
         50, ge=1, le=1001, description="hardware whose distance is within one step is equally near; 1001 = all is"
+    )
+    kernels: KernelMode = Field(
+        KernelMode.AUTO,
+        description="what scores nodes: `numpy`, `numba` (machine code, about 110 MB of memory), or `auto`: `numba`"
+        f" from {KERNEL_NODES} nodes on; both give the same answers",
     )
     plan_seconds: float = Field(1.0, ge=0, le=60, description="age of what `/v1/plans` knows at most")
     verdict_seconds: float = Field(2.0, ge=0.1, le=60, description="most frequent writing of verdicts")

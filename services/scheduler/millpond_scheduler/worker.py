@@ -70,6 +70,7 @@ def _make_leader(kernel: WorkerKernel, settings: Settings) -> Leader:
         poll_seconds=settings.poll_seconds,
         verdict_seconds=settings.verdict_seconds,
         policy=settings.policy(),
+        kernels=settings.kernels,
     )
     listener = DoorListener(kernel.redis, doorbell_channel(settings.redis_prefix, kernel.service))
     return Leader(kernel.database, NodeBell(kernel.redis, settings.redis_prefix), listener, rules)

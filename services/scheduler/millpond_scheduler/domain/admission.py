@@ -6,7 +6,7 @@ queue, and each task of a batch sees what the earlier ones were given.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from millpond_contracts.bodies.tenants import Limit, Limits, Preemption, QueuePolicy
@@ -28,6 +28,7 @@ MEMORY = Resource("memory")
 _NOTHING = Limit()
 
 
+@cache
 def device(flavor: str) -> Resource:
     """The devices of one flavor as something limited."""
     return Resource("device", flavor)
@@ -71,11 +72,9 @@ class VirtualPoolState:
 
     def limit_of(self, resource: Resource) -> Limit:
         """The limit on a resource; a flavor that is not named may not be used at all."""
-        if resource is CPU or resource == CPU:
-            return self.limits.cpu
-        if resource is MEMORY or resource == MEMORY:
-            return self.limits.memory
-        return self.limits.devices.get(resource.flavor or "", _NOTHING)
+        if resource.flavor is not None:
+            return self.limits.devices.get(resource.flavor, _NOTHING)
+        return self.limits.cpu if resource.name == CPU.name else self.limits.memory
 
     def list_limited(self) -> list[Resource]:
         """Every resource of which this virtual pool has a limit."""
@@ -226,10 +225,10 @@ class Balance:
     def charge(self, demand: Mapping[Resource, int], sign: int = 1) -> None:
         """Count a placement, or take it off."""
         for resource, held in demand.items():
-            amount = sign * held
-            before = self.unfilled(resource)
-            self._used[resource] = self._used.get(resource, 0) + amount
-            self._pool.take(resource, amount, before - self.unfilled(resource))
+            amount, used, limit = sign * held, self._used.get(resource, 0), self.state.limit_of(resource)
+            own = limit.guaranteed - limit.lend
+            self._used[resource] = used + amount
+            self._pool.take(resource, amount, max(0, own - used) - max(0, own - used - amount))
 
 
 class Ledger:

@@ -1,16 +1,13 @@
-"""Verdicts and scores of each request over all nodes, remembered between decisions and batches.
-
-A decision is then one comparison of stamps (which rows changed since?), a rescore of those rows, and one `argmin`.
-An engine that keeps trees instead of arrays can take this module's place without the cycle noticing.
-"""
+"""The nodes as each request sees them, what stands in its way on the others, and the cache of what was found."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
-from millpond_contracts.ids import DeviceId, TaskId
+from millpond_contracts.ids import TaskId, TenantId
 from millpond_contracts.partitions import mask_of
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain import checks, policy
@@ -18,62 +15,63 @@ from millpond_scheduler.domain.columns import CodeArray, IntArray
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.fits import ShapeFits
 from millpond_scheduler.domain.plans import DevicePick
+from millpond_scheduler.domain.ranking import Ranking
 from millpond_scheduler.domain.requests import RequestClass
+from millpond_scheduler.domain.scoring import Kernels
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CODES, REASONS, Reason
 from millpond_scheduler.domain.views import RowView, share_of_memory
 
+_ANYBODY = TenantId(int=0)
+# So many requests are remembered without their tenants.
+_MOST_SHARED = 10_000
+
 
 class Candidates:
-    """All nodes as one request class sees them. Every answer is as of the snapshot at the moment of asking."""
+    """All nodes as one request class sees them. Every answer is as of the snapshot at the moment of asking.
 
-    def __init__(self, snapshot: Snapshot, request: RequestClass, distance: DistanceRules | None = None) -> None:
+    Args:
+        ranking: what is remembered of it, which other tenants' equal requests may share.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        request: RequestClass,
+        distance: DistanceRules | None = None,
+        functions: Kernels | None = None,
+        ranking: Ranking | None = None,
+    ) -> None:
         self.request = request
-        self.fits = ShapeFits(snapshot, request, policy.SHAPE_FILTERS, distance or DistanceRules())
         self._snapshot = snapshot
-        self._codes: CodeArray = np.zeros(0, dtype=np.uint8)
-        self._scores: IntArray = np.zeros(0, dtype=np.int64)
-        self._flavors: tuple[str, ...] = ()
-        self._seen = -1
+        self._ranking = ranking or Ranking(snapshot, request, distance or DistanceRules(), functions)
+
+    @property
+    def fits(self) -> ShapeFits:
+        """What the hardware is to the request."""
+        return self._ranking.fits
 
     @property
     def flavors(self) -> tuple[str, ...]:
         """The flavors that the hardware of the pool would allow, by name."""
-        self.refresh()
-        return self._flavors
+        self._ranking.refresh()
+        return self._ranking.flavors
 
     @property
     def codes(self) -> CodeArray:
         """Per row the code of the first filter that it fails, 0 = may take the task."""
-        self.refresh()
-        return self._codes[: self._snapshot.columns.rows]
+        self._ranking.refresh()
+        return self._ranking.codes
 
     @property
     def scores(self) -> IntArray:
         """Per row its rank, smallest first; BLOCKED where the task may not go."""
-        self.refresh()
-        return self._scores[: self._snapshot.columns.rows]
+        self._ranking.refresh()
+        return self._ranking.scores
 
     def refresh(self) -> None:
         """Judge and score the rows that changed since the last call."""
-        snapshot = self._snapshot
-        if self._seen == snapshot.tick:
-            return
-        columns = snapshot.columns
-        self.fits.extend()
-        here = (name for name in self.fits.flavor_names if snapshot.has_flavor(self.request.pool, name))
-        self._flavors = tuple(here)
-        if len(self._codes) < columns.rows:
-            self._codes = np.resize(self._codes, columns.capacity)  # what is added is judged below: it is newer
-            self._scores = np.resize(self._scores, columns.capacity)
-        changed = np.flatnonzero(columns.stamp[: columns.rows] > self._seen)
-        everything = len(changed) == columns.rows
-        rows = slice(0, columns.rows) if everything else changed
-        view = RowView(snapshot, self.fits, rows)
-        codes = policy.judge(view)
-        self._codes[rows] = codes
-        self._scores[rows] = policy.score(view, codes)
-        self._seen = snapshot.tick
+        self._ranking.refresh()
 
     def find_best(self, kept_free: Collection[int] = ()) -> int | None:
         """The row that takes the task: the lowest score, of equal ones the oldest node; None when every node fails.
@@ -81,28 +79,20 @@ class Candidates:
         Args:
             kept_free: rows that are earmarked for another task.
         """
-        scores = self.scores
-        if not len(scores):
-            return None
-        if kept_free:
-            scores = scores.copy()
-            scores[list(kept_free)] = policy.BLOCKED
-        best = scores[scores.argmin()]
-        if best == policy.BLOCKED:
-            return None
-        return policy.lowest(self._snapshot, np.flatnonzero(scores == best))
+        self._ranking.refresh()
+        return self._ranking.find_best(kept_free)
 
     def pick_devices(self, row: int) -> tuple[DevicePick, ...]:
         """What the task would hold of each of its devices on a row that may take it."""
         demand = self.request.devices
         if demand is None:
             return ()
-        view = RowView(self._snapshot, self.fits, np.array([row]))
+        if demand.profile is not None:
+            return (self._pick_partition(row),)
+        self._ranking.refresh()
         devices = self._snapshot.record_at(row).devices
         picks = []
-        for slot in policy.pick_slots(view):
-            if demand.profile is not None:
-                return (self._pick_partition(view, slot, devices[slot].id),)
+        for slot in self._ranking.list_slots(row):
             total = int(self._snapshot.columns.device_memory_total[row, slot])
             if demand.is_whole:
                 milli, memory = WHOLE_DEVICE_MILLI, total
@@ -115,7 +105,10 @@ class Candidates:
             picks.append(DevicePick(devices[slot].id, milli, memory))
         return tuple(picks)
 
-    def _pick_partition(self, view: RowView, slot: int, device: DeviceId) -> DevicePick:
+    def _pick_partition(self, row_: int) -> DevicePick:
+        view = RowView(self._snapshot, self.fits, np.array([row_]))
+        (slot,) = policy.pick_slots(view)
+        device = self._snapshot.record_at(row_).devices[slot].id
         milli, memory = np.asarray(view.slice_milli()), np.asarray(view.slice_memory())
         tables, row = self.fits.partitions, self.fits.slot_partition[view.shape[0], slot]
         start = int(tables.starts[row, view.device_slots()[0, slot]])
@@ -175,25 +168,54 @@ class Candidates:
 
 
 class CandidateCache:
-    """The most recently used request classes of one snapshot.
+    """The most recently used request classes of one snapshot; what is alike to all tenants is remembered once.
 
     `searched_us`: when a gang was last searched for exactly and in vain, by its first task.
     """
 
-    def __init__(self, snapshot: Snapshot, size: int = 256, distance: DistanceRules | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        size: int = 256,
+        distance: DistanceRules | None = None,
+        functions: Kernels | None = None,
+    ) -> None:
         self.snapshot = snapshot
         self.distance = distance or DistanceRules()
         self.searched_us: dict[TaskId, int] = {}
         self._size = size
-        self._entries: OrderedDict[RequestClass, Candidates] = OrderedDict()
+        self._functions = functions
+        self._rankings: OrderedDict[RequestClass, Ranking] = OrderedDict()
+        self._shared: dict[RequestClass, RequestClass] = {}
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether the kernels score."""
+        return self._functions is not None
+
+    def use(self, functions: Kernels) -> None:
+        """Has the kernels do it from now on; what is remembered is computed anew."""
+        self._functions = functions
+        self._rankings.clear()
 
     def get(self, request: RequestClass) -> Candidates:
         """The candidates of a request, made at its first use."""
-        found = self._entries.get(request)
+        key = request if policy.depends_on_tenant(self.snapshot, request) else self._without_tenant(request)
+        found = self._rankings.get(key)
         if found is None:
-            found = self._entries[request] = Candidates(self.snapshot, request, self.distance)
-            if len(self._entries) > self._size:
-                self._entries.popitem(last=False)
+            found = self._rankings[key] = Ranking(self.snapshot, request, self.distance, self._functions)
+            if len(self._rankings) > self._size:
+                self._rankings.popitem(last=False)
         else:
-            self._entries.move_to_end(request)
+            self._rankings.move_to_end(key)
+        return Candidates(self.snapshot, request, ranking=found)
+
+    def _without_tenant(self, request: RequestClass) -> RequestClass:
+        found = self._shared.get(request)
+        if found is None:
+            if len(self._shared) >= _MOST_SHARED:
+                self._shared.clear()
+            found = replace(request, tenant=_ANYBODY)
+            # One object for all tenants, so that it is found by what it is before it is compared part by part.
+            found = self._shared[request] = self._shared.setdefault(found, found)
         return found

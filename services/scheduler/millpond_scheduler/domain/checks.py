@@ -4,6 +4,7 @@ import numpy as np
 
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.columns import ABSENT, BoolArray, IntArray
+from millpond_scheduler.domain.fragmentation import QUANTA_BELOW_ZERO
 from millpond_scheduler.domain.views import RowView
 
 # Filters on nodes
@@ -146,10 +147,6 @@ def spare_memory(view: RowView) -> IntArray:
     """Memory that the task would leave, in steps of 4 GiB."""
     spare: IntArray = np.maximum(view.memory_free - view.request.memory_mib, 0) >> 12
     return spare
-
-
-QUANTA_BELOW_ZERO = 1 << 23
-"""Added to the quanta of fragmentation, which also falls: ranks are compared from 0 on."""
 
 
 def quanta_added(view: RowView) -> IntArray | None:

@@ -31,6 +31,7 @@ _NODE_INTS = {
     "incarnation": 0,
     "version": 0,
     "tie": 0,
+    "tie_rest": 0,
     "stamp": 0,
 }
 _NODE_BOOLS = ("ready", "cordoned", "unisolated")
@@ -44,15 +45,23 @@ _DEVICE_INTS = {
 }
 _DEVICE_BOOLS = ("device_usable",)
 
+# A column's place in its block
+NODE_INT_NAMES, NODE_BOOL_NAMES = tuple(_NODE_INTS), _NODE_BOOLS
+DEVICE_INT_NAMES, DEVICE_BOOL_NAMES = tuple(_DEVICE_INTS), _DEVICE_BOOLS
+
 
 class NodeColumns:
     """Columns for `rows` nodes of at most `width` devices: int64 amounts and indexes, booleans for flags.
 
     Node columns are (capacity,), device columns (capacity, width). Integers only: an int64 wraps silently, so what
-    enters is bounded where nodes and requests are made. `stamp` is the tick of a row's last change; `tie` orders nodes
-    by age whatever row they lie in; `usable_milli_free` sums the free milli of a node's usable devices. A device whose
-    memory is unknown has 0. `device_slots` = the mask of the memory slices that partitions hold.
+    enters is bounded where nodes and requests are made. `stamp` is the tick of a row's last change; `tie`, then
+    `tie_rest`, order nodes by age whatever row they lie in; `usable_milli_free` sums the free milli of a node's usable
+    devices. A device whose memory is unknown has 0. `device_slots` = the mask of the slices that partitions hold.
+    `blocks` are the same columns together: integers and booleans of nodes (capacity, columns), then of devices
+    (capacity, columns, width). What is asked most is one row, so its numbers lie side by side.
     """
+
+    blocks: tuple[IntArray, BoolArray, IntArray, BoolArray]
 
     pool: IntArray
     cpu_total: IntArray
@@ -68,6 +77,7 @@ class NodeColumns:
     incarnation: IntArray
     version: IntArray
     tie: IntArray
+    tie_rest: IntArray
     stamp: IntArray
     ready: BoolArray
     cordoned: BoolArray
@@ -84,14 +94,15 @@ class NodeColumns:
         self.rows = 0
         self.capacity = capacity
         self.width = width
-        for name, fill in _NODE_INTS.items():
-            setattr(self, name, np.full(capacity, fill, dtype=np.int64))
-        for name in _NODE_BOOLS:
-            setattr(self, name, np.zeros(capacity, dtype=np.bool_))
-        for name, fill in _DEVICE_INTS.items():
-            setattr(self, name, np.full((capacity, width), fill, dtype=np.int64))
-        for name in _DEVICE_BOOLS:
-            setattr(self, name, np.zeros((capacity, width), dtype=np.bool_))
+        self.blocks = (
+            np.zeros((capacity, len(_NODE_INTS)), dtype=np.int64),
+            np.zeros((capacity, len(_NODE_BOOLS)), dtype=np.bool_),
+            np.zeros((capacity, len(_DEVICE_INTS), width), dtype=np.int64),
+            np.zeros((capacity, len(_DEVICE_BOOLS), width), dtype=np.bool_),
+        )
+        self.blocks[0][:] = np.array(list(_NODE_INTS.values()))
+        self.blocks[2][:] = np.array(list(_DEVICE_INTS.values()))[:, np.newaxis]
+        self._name_columns()
 
     def reserve(self, rows: int, width: int) -> None:
         """Make room for so many rows and devices per row; what is there keeps its place."""
@@ -101,13 +112,18 @@ class NodeColumns:
         while capacity < rows:
             capacity *= 2
         larger = NodeColumns(capacity, max(width, self.width))
-        for name in (*_NODE_INTS, *_NODE_BOOLS):
-            getattr(larger, name)[: self.capacity] = getattr(self, name)
-            setattr(self, name, getattr(larger, name))
-        for name in (*_DEVICE_INTS, *_DEVICE_BOOLS):
-            getattr(larger, name)[: self.capacity, : self.width] = getattr(self, name)
-            setattr(self, name, getattr(larger, name))
-        self.capacity, self.width = larger.capacity, larger.width
+        for block, former in zip(larger.blocks[:2], self.blocks[:2], strict=True):
+            block[: self.capacity] = former
+        for block, former in zip(larger.blocks[2:], self.blocks[2:], strict=True):
+            block[: self.capacity, :, : self.width] = former
+        self.blocks, self.capacity, self.width = larger.blocks, larger.capacity, larger.width
+        self._name_columns()
+
+    def _name_columns(self) -> None:
+        names = (NODE_INT_NAMES, NODE_BOOL_NAMES, DEVICE_INT_NAMES, DEVICE_BOOL_NAMES)
+        for block, each in zip(self.blocks, names, strict=True):
+            for place, name in enumerate(each):
+                setattr(self, name, block[:, place])
 
     def clear(self, row: int) -> None:
         """Empty one row, except for its stamp."""

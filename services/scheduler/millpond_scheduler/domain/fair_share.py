@@ -78,4 +78,9 @@ class FairShares:
         totals = self._totals.get(pool)
         if totals is None:
             totals = self._totals[pool] = self._total_of(pool)
-        return max((Share(amount, max(totals.get(each, 0), 1)) for each, amount in held.items()), default=NOTHING)
+        most, of = NOTHING.held, NOTHING.of
+        for each, amount in held.items():
+            total = max(totals.get(each, 0), 1)
+            if amount * of > most * total:
+                most, of = amount, total
+        return Share(most, of)

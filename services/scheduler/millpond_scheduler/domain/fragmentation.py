@@ -31,6 +31,9 @@ MAX_WEIGHT = 1 << 16
 QUANTUM_MILLI = 125
 """Measured on the openb workloads: finer steps follow noise and spread tasks, coarser ones see too little."""
 
+QUANTA_BELOW_ZERO = 1 << 23
+"""Added to the quanta of fragmentation, which also falls: ranks are compared from 0 on."""
+
 PERMILLE = 1000
 
 

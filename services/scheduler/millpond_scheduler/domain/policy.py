@@ -10,11 +10,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain import checks, shapes
 from millpond_scheduler.domain.columns import BoolArray, CodeArray, IntArray
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.fits import STEP_BITS, ShapeFilters
+from millpond_scheduler.domain.fragmentation import PackingTable
+from millpond_scheduler.domain.requests import DeviceDemand, RequestClass
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CODES, Reason
 from millpond_scheduler.domain.views import RowView
@@ -178,17 +181,29 @@ def judge_open(view: RowView) -> CodeArray:
     return codes
 
 
-def ranks_of(view: RowView) -> tuple[Rank, ...]:
-    """The comparisons that decide for this request."""
-    if view.demand is not None and view.demand.profile is not None:
+def depends_on_tenant(snapshot: Snapshot, request: RequestClass) -> bool:
+    """Whether any filter or rank looks at whose the request is; else all tenants' equal requests rank nodes alike."""
+    rules, demand = snapshot.rules_of(request.pool), request.devices
+    return (
+        rules.dedicated_to is not None  # is_open_to_tenant
+        # has_own_device
+        or (demand is not None and not demand.is_whole and rules.device_sharing is not DeviceSharing.ANY)
+        # is_isolated
+        or (not rules.allow_shared_users and snapshot.has_unisolated(request.pool))
+    )
+
+
+def ranks_of(demand: DeviceDemand | None, table: PackingTable | None) -> tuple[Rank, ...]:
+    """The comparisons that decide for a request, where something usually comes or nothing does."""
+    if demand is not None and demand.profile is not None:
         return RANKS_OF_PARTITIONS
-    return RANKS_BY_FIT if view.table is None else RANKS
+    return RANKS_BY_FIT if table is None else RANKS
 
 
 def score(view: RowView, codes: CodeArray) -> IntArray:
     """For each row one integer that compares like the list of ranks, smallest first; BLOCKED where it may not go."""
     total: IntArray = np.zeros(len(codes), dtype=np.int64)
-    for rank in ranks_of(view):
+    for rank in ranks_of(view.demand, view.table):
         value = rank.measure(view)
         total <<= rank.bits
         if value is not None:
@@ -216,17 +231,16 @@ def pick_slots(view: RowView) -> list[int]:
 
 def describe_ranks(view: RowView) -> list[tuple[str, int]]:
     """What each comparison said of a one-row view; a comparison that does not apply is left out."""
-    values = ((rank.name, (rank.shown or rank.measure)(view)) for rank in ranks_of(view))
+    values = ((rank.name, (rank.shown or rank.measure)(view)) for rank in ranks_of(view.demand, view.table))
     return [(name, int(value[0])) for name, value in values if value is not None]
 
 
 def lowest(snapshot: Snapshot, rows: IntArray) -> int:
     """The row of the oldest node id among the rows."""
-    ties = snapshot.columns.tie[rows]
-    oldest = rows[ties == ties.min()]
-    if len(oldest) == 1:
-        return int(oldest[0])
-    return min((int(row) for row in oldest), key=lambda row: snapshot.record_at(row).id.int)
+    if len(rows) > 1:
+        ties = snapshot.columns.tie[rows]
+        rows = rows[ties == ties.min()]
+    return int(rows[snapshot.columns.tie_rest[rows].argmin()])
 
 
 def _overwrite(codes: CodeArray, passed: BoolArray | bool, code: int) -> None:

@@ -13,14 +13,19 @@ from millpond_contracts.bodies.nodes import NodeState
 from millpond_contracts.ids import DeviceId, NodeId, PoolId, TaskId, TenantId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_contracts.resources import Isolation, TopologyLevel
-from millpond_scheduler.domain.columns import ABSENT, SEVERAL, IntArray, Interner, NodeColumns
+from millpond_scheduler.domain.columns import ABSENT, SEVERAL, BoolArray, IntArray, Interner, NodeColumns
 from millpond_scheduler.domain.fragmentation import Packing, PackingTable
 from millpond_scheduler.domain.neighbours import Neighbours
 from millpond_scheduler.domain.nodes import NodeRecord, NodeShape, NodeSize, PoolRules
 from millpond_scheduler.domain.plans import DevicePick, Holding
+from millpond_scheduler.domain.sums import PoolSums
 from millpond_scheduler.domain.topology import Places
 
-_TIE_SHIFT = 65  # the upper 63 of 128 bits: a UUIDv7 begins with its instant, so older nodes come first
+_HALF, _SIGN = (1 << 64) - 1, 1 << 63  # an id is two int64 in order; a UUIDv7 begins with its instant
+# So many of the last changes are listed row by row; the stamps tell of older ones.
+_LOG_ROWS = 8192
+
+_STRICT = PoolRules()
 
 
 class Snapshot:
@@ -37,6 +42,8 @@ class Snapshot:
         self.places = Places()
         self.neighbours = Neighbours(self.list_holdings)
         self.tick = 0
+        self._log: IntArray = np.zeros(_LOG_ROWS, dtype=np.int64)
+        self._log_since = 0
         self._rules: dict[PoolId, PoolRules] = dict(rules or {})
         self._packings: dict[PoolId, Packing] = {}
         self._tables: dict[PoolId, PackingTable] = {}
@@ -49,6 +56,7 @@ class Snapshot:
         self._node_tenants: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._device_tenants: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
         self._pool_flavors: defaultdict[PoolId, Counter[str]] = defaultdict(Counter)
+        self.sums = PoolSums(self.columns)
         self._placed: list[Holding] = []
 
     # Nodes
@@ -61,11 +69,13 @@ class Snapshot:
         elif record.version < self.columns.version[row]:
             return False
         else:
+            self.sums.count_node(row, -1)
             self._forget_devices(row)
             self.columns.clear(row)
         self._write_record(row, record)
         for task in self._tasks_of[record.id]:
             self._charge(row, self._holdings[task], 1)
+        self.sums.count_node(row, 1)
         self._touch(row)
         return True
 
@@ -74,6 +84,7 @@ class Snapshot:
         row = self._row_of.pop(node, None)
         if row is None:
             return
+        self.sums.count_node(row, -1)
         self._forget_devices(row)
         self.columns.clear(row)
         self._records[row] = None
@@ -87,7 +98,7 @@ class Snapshot:
 
     def rules_of(self, pool: PoolId) -> PoolRules:
         """The pool's rules on sharing, the strict ones when none were given."""
-        return self._rules.get(pool, PoolRules())
+        return self._rules.get(pool, _STRICT)
 
     def set_packing(self, pool: PoolId, packing: Packing) -> None:
         """Take what usually comes to a pool and what is scarce there; everything remembered is computed anew."""
@@ -114,6 +125,10 @@ class Snapshot:
     def has_flavor(self, pool: PoolId, flavor: str) -> bool:
         """Whether a node of the pool has a device of the flavor."""
         return self._pool_flavors[pool][flavor] > 0
+
+    def has_unisolated(self, pool: PoolId) -> bool:
+        """Whether a node of the pool does not keep its users apart."""
+        return self.sums.total[self.pools.find(pool)].unisolated_nodes > 0
 
     def find_flavor(self, device: DeviceId) -> str | None:
         """The flavor of a device, None when it is not here."""
@@ -173,6 +188,7 @@ class Snapshot:
         row = self._row_of.get(holding.node)
         if row is not None:
             self._charge(row, holding, -1)
+            self.sums.count_holding(row, holding, -1, self._slot_of)
             self._touch(row)
         return holding
 
@@ -241,7 +257,8 @@ class Snapshot:
         columns.place[row] = self.places.index(record.place)
         columns.label_set[row] = self.label_sets.index(frozenset(record.labels.items()))
         columns.incarnation[row], columns.version[row] = record.incarnation, record.version
-        columns.tie[row] = record.id.int >> _TIE_SHIFT
+        columns.tie[row] = (record.id.int >> 64) - _SIGN
+        columns.tie_rest[row] = (record.id.int & _HALF) - _SIGN
         columns.ready[row] = record.state is NodeState.READY
         columns.cordoned[row] = bool(record.cordons)
         columns.unisolated[row] = record.isolation is Isolation.NONE
@@ -271,6 +288,7 @@ class Snapshot:
         row = self._row_of.get(holding.node)
         if row is not None:
             self._charge(row, holding, 1)
+            self.sums.count_holding(row, holding, 1, self._slot_of)
             self._touch(row)
 
     def _charge(self, row: int, holding: Holding, sign: int) -> None:
@@ -294,12 +312,29 @@ class Snapshot:
             columns.usable_milli_free[row] -= sign * pick.milli
         columns.device_holder[place] = _count_tenant(self._device_tenants[place], tenant, sign)
 
+    def list_touched(self, since: int) -> IntArray:
+        """The rows that changed after a tick; of a negative tick all rows."""
+        if since < 0:
+            return np.arange(self.columns.rows)
+        if since < self._log_since:
+            return np.flatnonzero(self.columns.stamp[: self.columns.rows] > since)
+        rows: IntArray = self._log[since - self._log_since : self.tick - self._log_since]
+        is_last: BoolArray = self.columns.stamp[rows] == np.arange(since + 1, self.tick + 1)
+        return rows[is_last]
+
     def _touch_pool(self, pool: PoolId) -> None:
         rows = np.flatnonzero(self.columns.pool[: self.columns.rows] == self.pools.find(pool))
         self.tick += 1
         self.columns.stamp[rows] = self.tick
+        self._log_since = self.tick
 
     def _touch(self, row: int) -> None:
+        place = self.tick - self._log_since
+        if place == _LOG_ROWS:
+            kept = _LOG_ROWS // 2
+            self._log[:kept] = self._log[-kept:]
+            self._log_since, place = self.tick - kept, kept
+        self._log[place] = row
         self.tick += 1
         self.columns.stamp[row] = self.tick
 

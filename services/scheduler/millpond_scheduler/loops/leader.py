@@ -26,6 +26,7 @@ from millpond_scheduler.domain.plans import Halted, Placement, Plan, Rejection
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.loops.moving import Moving
 from millpond_scheduler.providers.bells import NodeBell
+from millpond_scheduler.providers.kernels import KernelMode, KernelProvider
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.comparing import COMPARE_SECONDS, MemoryCheck
@@ -65,6 +66,7 @@ class LeaderPolicy:
     compare_seconds: float = COMPARE_SECONDS
     moves_seconds: float = 1.0
     policy: Policy = field(default_factory=Policy)
+    kernels: KernelMode = KernelMode.AUTO
 
 
 class Leader:
@@ -77,6 +79,7 @@ class Leader:
         self._bell = bell
         self._listener = listener
         self._rules = rules or LeaderPolicy()
+        self._kernels = KernelProvider(self._rules.kernels)
         self._holder: UUID = uuid4()
         self.lease: Lease | None = None
         self.shard: Shard | None = None
@@ -144,8 +147,7 @@ class Leader:
         """Drops the memory; the next step loads it anew under the lease as it then is."""
         self.shard, self.lease, self._renew_at = None, None, 0.0
         self._rejections, self._is_dirty = {}, True
-        self._memory = VerdictMemory()
-        self._demand = DemandMemory()
+        self._memory, self._demand = VerdictMemory(), DemandMemory()
 
     async def _give_up_lease(self) -> None:
         if self.lease is not None:
@@ -170,8 +172,7 @@ class Leader:
                 return True  # refused once too often: everything is loaded anew before anybody is told anything
             if self._refused == 0 and done.reclaims:
                 await self._reclaim(shard, done)
-        # What was planned is what is held now: the trials become holdings.
-        shard.snapshot.keep()
+        shard.snapshot.keep()  # what was planned is what is held now: the trials become holdings
         if plan is not None:
             halted += plan.halted
             if plan.reclaims:
@@ -212,6 +213,7 @@ class Leader:
                     await refresh_mixes(unit, shard)
                     self._mixed_at = time.monotonic()
         self.shard = shard
+        await self._kernels.give(shard.cache, shard.snapshot.columns.rows)
         self._is_dirty = self._is_dirty or changed
         self._changes_until = time.monotonic() + BATCHES_SECONDS
         return shard

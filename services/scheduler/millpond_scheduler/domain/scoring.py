@@ -1,0 +1,195 @@
+"""The kernels beside the policy's lists: which filters and ranks they know, and what they are given for one request.
+
+The lists of `policy` stay what decides. A filter that the kernels do not know is asked as everywhere else, on the rows
+that changed, and takes its place among the others; where there is a rank that they do not know, NumPy scores all.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+import numpy as np
+
+from millpond_contracts.bodies.pools import DeviceSharing
+from millpond_scheduler.domain import checks, kernels, policy
+from millpond_scheduler.domain.columns import CodeArray, IntArray
+from millpond_scheduler.domain.fits import ShapeFits
+from millpond_scheduler.domain.fragmentation import PackingTable
+from millpond_scheduler.domain.policy import NodeCheck, Rank
+from millpond_scheduler.domain.requests import RequestClass
+from millpond_scheduler.domain.snapshot import Snapshot
+from millpond_scheduler.domain.verdicts import CODES, REASONS, Reason
+from millpond_scheduler.domain.views import RowView
+
+KERNEL_NODES = 1_000
+"""From so many nodes on the kernels are worth their memory and the seconds of compiling them."""
+
+_FILTERS: Mapping[NodeCheck, int] = {
+    checks.is_in_pool: kernels.IN_POOL,
+    checks.is_open_to_tenant: kernels.TENANT_OPEN,
+    checks.is_ready: kernels.READY,
+    checks.is_open: kernels.UNCORDONED,
+    checks.has_labels: kernels.LABELS,
+    checks.has_cpu: kernels.HAS_CPU,
+    checks.has_memory: kernels.HAS_MEMORY,
+    checks.has_device_sum: kernels.SUM,
+    checks.has_device_block: kernels.BLOCK,
+    checks.has_own_device: kernels.OWN,
+    checks.is_isolated: kernels.ISOLATED,
+}
+_MEASURES: Mapping[policy.Measure, int] = {
+    checks.has_unneeded_devices: kernels.UNNEEDED,
+    checks.steps_away: kernels.STEPS,
+    checks.quanta_added: kernels.QUANTA,
+    checks.imbalance_left: kernels.IMBALANCE,
+    checks.room_on_device: kernels.ROOM_LEFT,
+    checks.free_device_milli: kernels.DEVICE_MILLI,
+    checks.spare_cpu: kernels.SPARE_CPU,
+    checks.spare_memory: kernels.SPARE_MEMORY,
+}
+
+# When a filter that the kernels do not know can fail at all, so that others' requests do not wait for it.
+_APPLIES: Mapping[NodeCheck, Callable[[RequestClass], bool]] = {
+    checks.has_affinity: lambda request: bool(request.affinity),
+    checks.is_known_to_stand: lambda request: bool(request.levels),
+    checks.has_legal_start: lambda request: request.devices is not None and request.devices.profile is not None,
+}
+
+
+def _always(_: RequestClass) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The functions of `kernels` and `blocks` of these names, compiled or as they are."""
+
+    refresh_rows: Callable[..., None]
+    note_rows: Callable[..., None]
+    find_first: Callable[..., int]
+
+
+def load_kernels() -> Kernels:
+    """The compiled kernels; the first call imports numba, and compiles where no earlier process has."""
+    compiled = import_module("millpond_scheduler.domain.compiled")
+    found: Kernels = compiled.compile_kernels()
+    return found
+
+
+class Numbers:
+    """The policy's lists as the kernels read them.
+
+    Attributes:
+        filters: (filters, 2) the known ones with the codes of their reasons, in order.
+        others: the filters that they do not know.
+        order: (codes,) the place of each reason among all filters; that of no reason is behind all.
+    """
+
+    def __init__(
+        self, open_filters: Sequence[tuple[Reason, NodeCheck]], free_filters: Sequence[tuple[Reason, NodeCheck]]
+    ) -> None:
+        listed = [*open_filters, None, *free_filters]
+        known, self.others = [], list[tuple[Reason, NodeCheck]]()
+        shape_codes = [CODES[reason] for reason, _ in policy.SHAPE_FILTERS]
+        self.order: IntArray = np.full(len(REASONS), len(listed), dtype=np.int64)
+        for place, each in enumerate(listed):
+            if each is None:
+                known.append((kernels.FITTING, 0))
+                self.order[shape_codes] = place
+                continue
+            reason, check = each
+            self.order[CODES[reason]] = place
+            if check in _FILTERS:
+                known.append((_FILTERS[check], CODES[reason]))
+            else:
+                self.others.append(each)
+        self.filters: IntArray = np.array(known, dtype=np.int64)
+
+
+NUMBERS = Numbers(policy.OPEN_FILTERS, policy.FREE_FILTERS)
+
+
+@cache
+def number_ranks(ranks: tuple[Rank, ...]) -> IntArray | None:
+    """(ranks, 2) a list's measures with their widths; None when the kernels do not know one of them."""
+    if any(rank.measure not in _MEASURES for rank in ranks):
+        return None
+    return np.array([(_MEASURES[rank.measure], rank.bits) for rank in ranks], dtype=np.int64)
+
+
+class Scorer:
+    """What the kernels are given for one request; made anew when what it was made of is."""
+
+    def __init__(self, snapshot: Snapshot, fits: ShapeFits, functions: Kernels, numbers: Numbers = NUMBERS) -> None:
+        self._snapshot = snapshot
+        self._fits = fits
+        self.functions = functions
+        self._numbers = numbers
+        self._others = [each for each in numbers.others if _APPLIES.get(each[1], _always)(fits.request)]
+        self._made_of: tuple[object, ...] = ()
+        self._arguments: tuple[object, ...] = ()
+        self._scratch: tuple[IntArray, ...] = ()
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether the kernels can score the request on the snapshot as it is."""
+        return self._number_ranks() is not None and self._snapshot.columns.width <= kernels.MAX_WIDTH
+
+    def refresh(self, rows: IntArray, codes: CodeArray, scores: IntArray, taken: IntArray) -> None:
+        """Judges and scores rows; written are the first filter that each fails, its rank, and its devices as bits."""
+        snapshot, fits = self._snapshot, self._fits
+        table, rules = snapshot.table_of(fits.request.pool), snapshot.rules_of(fits.request.pool)
+        made_of = (snapshot.columns.blocks, fits.codes, fits.label_matches, table, rules)
+        if len(self._made_of) != len(made_of) or any(a is not b for a, b in zip(self._made_of, made_of, strict=True)):
+            self._made_of, self._arguments = made_of, self._list_arguments(table)
+            here = np.zeros((kernels.HERE_WIDTH, snapshot.columns.width), dtype=np.int64)
+            self._scratch = (np.zeros(kernels.NODE_WIDTH, dtype=np.int64), here)
+        self.functions.refresh_rows(rows, *self._arguments, codes, scores, taken, *self._scratch)
+        if self._others:
+            view, order = RowView(snapshot, fits, rows), self._numbers.order
+            found = codes[rows]
+            for reason, passes in reversed(self._others):
+                fails = ~np.broadcast_to(np.asarray(passes(view)), found.shape)
+                found[fails & (order[found] > order[CODES[reason]])] = CODES[reason]
+            codes[rows] = found
+            scores[rows[found != 0]] = policy.BLOCKED
+
+    def _list_arguments(self, table: PackingTable | None) -> tuple[object, ...]:
+        fits, none = self._fits, np.zeros(1, dtype=np.int64)
+        hardware = (
+            fits.codes,
+            fits.steps,
+            fits.slots,
+            fits.slot_steps,
+            fits.label_matches,
+            np.array(fits.mixed_flavors, dtype=np.int64),
+        )
+        packing = (none, none, none.reshape(1, 1, 1), none.reshape(1, 1, 1), none, none)
+        if table is not None:
+            packing = (table.cpu_levels, table.share_of, table.single, table.several, table.core, table.device)
+        ask, filters, ranks = self._ask(table), self._numbers.filters, self._number_ranks()
+        return (self._snapshot.columns.blocks, hardware, packing, ask, filters, ranks)
+
+    def _number_ranks(self) -> IntArray | None:
+        request = self._fits.request
+        return number_ranks(policy.ranks_of(request.devices, self._snapshot.table_of(request.pool)))
+
+    def _ask(self, table: PackingTable | None) -> IntArray:
+        request, rules = self._fits.request, self._snapshot.rules_of(self._fits.request.pool)
+        demand = request.devices
+        ask: IntArray = np.zeros(kernels.ASK_WIDTH, dtype=np.int64)
+        ask[kernels.CPU], ask[kernels.MEMORY] = request.cpu_milli, request.memory_mib
+        ask[kernels.POOL], ask[kernels.TENANT] = self._fits.pool, self._fits.tenant
+        if demand is not None:
+            ask[kernels.COUNT] = demand.count
+            ask[kernels.MILLI] = -1 if demand.milli is None else demand.milli
+            ask[kernels.DEVICE_MEMORY] = -1 if demand.memory_mib is None else demand.memory_mib
+        ask[kernels.IS_OPEN] = rules.dedicated_to in (None, request.tenant)
+        ask[kernels.HAS_LABELS], ask[kernels.HAS_STEPS] = bool(request.labels), self._fits.has_steps
+        ask[kernels.SHARES_DEVICES] = rules.device_sharing is DeviceSharing.ANY
+        ask[kernels.SHARES_USERS] = rules.allow_shared_users
+        if table is not None:
+            ask[kernels.HAS_TABLE] = 1
+            ask[kernels.MOST], ask[kernels.WEIGHT], ask[kernels.QUANTUM] = table.most, table.weight, table.quantum
+        return ask

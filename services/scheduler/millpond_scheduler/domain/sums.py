@@ -1,0 +1,73 @@
+"""What each pool has in all, and of it what is free on the nodes that take new work: kept up as rows change."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from millpond_contracts.ids import DeviceId
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
+from millpond_scheduler.domain.columns import ABSENT, NodeColumns
+from millpond_scheduler.domain.plans import Holding
+
+
+@dataclass(slots=True)
+class Amounts:
+    """CPU in milli, memory in MiB, device milli by the flavor's index, and nodes that do not keep users apart."""
+
+    unisolated_nodes: int = 0
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    device_milli: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class PoolSums:
+    """Sums over the rows of each pool, by its index.
+
+    Attributes:
+        total: of all nodes.
+        free: on usable devices of nodes that are ready and not cordoned.
+    """
+
+    def __init__(self, columns: NodeColumns) -> None:
+        self.total: defaultdict[int, Amounts] = defaultdict(Amounts)
+        self.free: defaultdict[int, Amounts] = defaultdict(Amounts)
+        self._columns = columns
+
+    def count_node(self, row: int, sign: int) -> None:
+        """Count a node as its row is now, or take it off."""
+        columns, pool = self._columns, int(self._columns.pool[row])
+        total = self.total[pool]
+        total.unisolated_nodes += sign * int(columns.unisolated[row])
+        total.cpu_milli += sign * int(columns.cpu_total[row])
+        total.memory_mib += sign * int(columns.memory_total[row])
+        flavors = columns.device_flavor[row]
+        for slot in np.flatnonzero(flavors != ABSENT).tolist():
+            total.device_milli[int(flavors[slot])] += sign * WHOLE_DEVICE_MILLI
+        if not self._is_open(row):
+            return
+        free = self.free[pool]
+        free.cpu_milli += sign * int(columns.cpu_free[row])
+        free.memory_mib += sign * int(columns.memory_free[row])
+        for slot in np.flatnonzero(columns.device_usable[row]).tolist():
+            free.device_milli[int(flavors[slot])] += sign * int(columns.device_milli_free[row, slot])
+
+    def count_holding(self, row: int, holding: Holding, sign: int, slots: Mapping[DeviceId, tuple[int, int]]) -> None:
+        """Count what is held more, or less, on a row.
+
+        Args:
+            slots: where each device is, by row and slot.
+        """
+        if not self._is_open(row):
+            return
+        columns, free = self._columns, self.free[int(self._columns.pool[row])]
+        free.cpu_milli -= sign * holding.cpu_milli
+        free.memory_mib -= sign * holding.memory_mib
+        for pick in holding.devices:
+            place = slots.get(pick.device)
+            if place is not None and place[0] == row and columns.device_usable[place]:
+                free.device_milli[int(columns.device_flavor[place])] -= sign * pick.milli
+
+    def _is_open(self, row: int) -> bool:
+        return bool(self._columns.ready[row]) and not self._columns.cordoned[row]
