@@ -14,7 +14,7 @@ from tests.reference.billing_model import bill
 from tests.system.client import Caller
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PROVIDER_ENDS = ("node_lost", "node_restarted", "drained", "preempted")
+_PROVIDER_ENDS = ("node_lost", "node_restarted", "drained", "preempted", "reclaimed", "moved")
 _SMALLEST = {"device": 1000, "cpu": 1000, "memory": 1024}
 _UNIT_PRICE_DIGITS = Decimal("1e-18")
 _DIVIDING = Context(prec=80)

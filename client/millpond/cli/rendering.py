@@ -21,6 +21,7 @@ Item = TypeVar("Item", bound=BaseModel)
 _STYLES = {
     "green": {"ok", "ready", "running", "succeeded", "active", "healthy", "closed", "schedulable"},
     "yellow": {
+        "blocked",
         "pending",
         "bound",
         "starting",

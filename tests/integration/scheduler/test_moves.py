@@ -45,7 +45,7 @@ async def scatter(world: World) -> tuple[Leader, VirtualPoolView, JobView, dict[
     nodes = [(await world.add_node(devices=4)).node_id for _ in range(3)]
     share = await world.add_virtual_pool()
     await world.submit(share, count=12, devices=ONE_DEVICE, retry=AGAIN, name="many")
-    leader = world.leader(moves_seconds=0.0)
+    leader = world.leader(poll_seconds=0.0)
     await leader.step()
     running: dict[NodeId, list[Assignment]] = {}
     for node, stays in zip(nodes, (3, 2, 3), strict=True):

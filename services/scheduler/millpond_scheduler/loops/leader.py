@@ -64,7 +64,6 @@ class LeaderPolicy:
     poll_seconds: float = 1.0
     verdict_seconds: float = 2.0
     compare_seconds: float = COMPARE_SECONDS
-    moves_seconds: float = 1.0
     policy: Policy = field(default_factory=Policy)
     kernels: KernelMode = KernelMode.AUTO
 
@@ -101,7 +100,7 @@ class Leader:
         self._memory = VerdictMemory()
         self._demand = DemandMemory()
         self._check = MemoryCheck(self._rules.compare_seconds)
-        self._moving = Moving(database, bell, self._rules.moves_seconds)
+        self._moving = Moving(database, bell, self._rules.poll_seconds)
 
     async def run(self, stop: Stop) -> None:
         """Works until `stop` is set; an absent database or a lost lease makes it wait and load everything anew."""

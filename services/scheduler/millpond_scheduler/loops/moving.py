@@ -1,6 +1,6 @@
 """The leader's part in moves: it follows those under way, and carries out what was ordered, decided once more.
 
-Where a pool's policy says so it orders moves itself, for one blocked job of each pool at a look.
+Where a pool's policy says so it orders moves itself, for one blocked job of each pool every ten looks.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ from millpond_scheduler.usecases.shard import Shard
 
 # A job that moves could not serve is passed over for so long.
 TRY_SECONDS = 60
+# Policies are followed at every tenth look: each goes through all that waits.
+LOOKS_BETWEEN = 10
 
 
 class Moving:
@@ -39,7 +41,7 @@ class Moving:
         self._database = database
         self._bell = bell
         self._look_seconds = look_seconds
-        self._looked_at = 0.0
+        self._looked_at = self._served_at = 0.0
         self._tried: dict[JobId, int] = {}
 
     async def step(self, shard: Shard, lease: Lease, rejections: Mapping[TaskId, Rejection]) -> bool:
@@ -60,7 +62,10 @@ class Moving:
             shard.targets.pop(task, None)
         for order in orders:
             await self._carry_out(shard, lease, order)
-        served = [await self._serve(shard, lease, pool, rejections) for pool in shard.pools.values() if pool.moves]
+        served = []
+        if time.monotonic() - self._served_at >= self._look_seconds * LOOKS_BETWEEN:
+            self._served_at = time.monotonic()
+            served = [await self._serve(shard, lease, pool, rejections) for pool in shard.pools.values() if pool.moves]
         return bool(over or orders or any(served))
 
     async def _carry_out(self, shard: Shard, lease: Lease, order: MoveOrderView) -> None:
