@@ -49,6 +49,14 @@ def test_plan_when_only_a_part_starts_then_both_are_shown() -> None:
     assert ("1 of 2" in ran.out, "why the others would wait" in ran.out) == (True, True)
 
 
+def test_plan_when_a_part_comes_after_another_then_says_so() -> None:
+    whole = offer()
+    later = whole.parts[0].model_copy(update={"group": "train", "after": ["prepare"]})
+    told = plan(whole.model_copy(update={"parts": [*whole.parts, later], "tasks": 4}))
+    ran = run(api_with(told), "plan", "--", "true")
+    assert ("2 of 4" in ran.out, "train starts after prepare" in ran.out) == (True, True)
+
+
 def test_plan_when_a_program_asks_then_json_or_flavors() -> None:
     told = plan(offer(), offer("h100"))
     assert json.loads(run(api_with(told), "plan", "-o", "json", "--", "true").out) == told.model_dump(mode="json")
