@@ -104,25 +104,25 @@ def play(fleet: Fleet, lab: DemoTenant, shop: DemoTenant, told: Callable[[str], 
     """
     whole = DeviceRequest(count=PER_NODE, flavors=(fleet.gpu,))
     render = submit_simulated(shop, fleet.shop, "render", GPU_NODES, whole, _RENDER_SECONDS, RetrySpec(max=3))
-    until(lambda: len(_held(shop, render)) == GPU_NODES, "the shop does not hold all GPUs")
+    until(lambda: len(held(shop, render)) == GPU_NODES, "the shop does not hold all GPUs")
     total, half = GPU_NODES * PER_NODE, GPU_NODES * PER_NODE // 2
     told(f"shop's render holds all {total} GPUs: {half} are its own, {half} are borrowed from lab")
     asked = time.monotonic()
     gang = submit_simulated(lab, fleet.lab, "pretrain", _GANG, whole, _GANG_SECONDS, gang=True)
     part = DeviceRequest(kind=DeviceKind.NPU, milli=250, flavors=(fleet.npu,))
     fraction = submit_simulated(lab, fleet.lab, "notebook", 1, part, _SLICE_SECONDS)
-    started = until(lambda: _all(_held(lab, gang), _GANG), "the gang did not start")
+    started = until(lambda: _all(held(lab, gang), _GANG), "the gang did not start")
     seconds = time.monotonic() - asked
     told(f"lab's gang pretrain, {_GANG} x {PER_NODE} GPUs, started whole {seconds:.1f} s after it was submitted")
     stopped = [one for one in shop.client.allocations.list(job_id=render.job_id) if one.reason is EndReason.RECLAIMED]
     if len(stopped) != _GANG or len({one.bound_at for one in started}) != 1:
         raise DemoFailed(f"{len(stopped)} tasks made room for a gang of {_GANG} that started at once or not")
     told(f"{len(stopped)} of render's tasks were stopped for it: they wait again, and their stopping costs nothing")
-    _end(lab, fraction)
+    end(lab, fraction)
     told(f"lab's notebook ran on 250 thousandths of one {fleet.npu}")
-    _end(lab, gang)
+    end(lab, gang)
     shop.client.jobs.cancel(render.job_id)
-    until(lambda: not _held(shop, render), "the shop's tasks did not stop")
+    until(lambda: not held(shop, render), "the shop's tasks did not stop")
     told("pretrain is done; the shop cancelled what was left of render")
     return FleetJobs(render, gang, fraction, started, stopped)
 
@@ -150,6 +150,7 @@ def submit_simulated(
     retry: RetrySpec = RetrySpec(),
     *,
     gang: bool = False,
+    time_limit_seconds: int | None = None,
 ) -> JobView:
     """A job of equal tasks that simulated nodes act out for so many seconds."""
     group = GroupSpec(
@@ -160,7 +161,12 @@ def submit_simulated(
         stop_grace_seconds=2,
     )
     spec = JobSpec(
-        name=name, virtual_pool=share.virtual_pool_id, groups=(group,), retry=retry, labels={"demo": "fleet"}
+        name=name,
+        virtual_pool=share.virtual_pool_id,
+        groups=(group,),
+        time_limit_seconds=time_limit_seconds,
+        retry=retry,
+        labels={"demo": "fleet"},
     )
     # The scheduler hears of a new virtual pool by an event.
     return until_accepted(lambda: tenant.client.jobs.submit(spec))
@@ -171,7 +177,7 @@ def _ready_nodes(operator: Client, pool: PoolView) -> list[NodeView]:
     return _all([node for node in nodes if node.state is NodeState.READY and node.devices], GPU_NODES + NPU_NODES)
 
 
-def _held(tenant: DemoTenant, job: JobView) -> list[AllocationView]:
+def held(tenant: DemoTenant, job: JobView) -> list[AllocationView]:
     """What the job's tasks hold now, as far as their agents have confirmed it, and what they are giving back."""
     states = (AllocationState.ACTIVE, AllocationState.RELEASING)
     return list(tenant.client.allocations.list(job_id=job.job_id, state=states))
@@ -181,7 +187,12 @@ def _all(found: list[T], count: int) -> list[T]:
     return found if len(found) == count else []
 
 
-def _end(tenant: DemoTenant, job: JobView) -> None:
+def end(tenant: DemoTenant, job: JobView) -> None:
+    """Waits for a job's success.
+
+    Raises:
+        DemoFailed: it ended otherwise.
+    """
     ended = tenant.client.jobs.wait(job.job_id, timeout_seconds=_TIMEOUT_SECONDS)
     if ended.state is not JobState.SUCCEEDED:
         raise DemoFailed(f"{job.name} ended as {ended.state.value}: {ended.message or 'no message'}")

@@ -11,13 +11,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 
 from millpond.client.client import Client
-from millpond.demo import fleet, scaling, scenario, screen
+from millpond.demo import fleet, packing, scaling, scenario, screen
 from millpond.demo.interpreter import choose_python
 from millpond.demo.scenario import DemoFailed
 from millpond.profiles import Profile, save_profile
@@ -83,13 +84,19 @@ class Demo:
             screen.heading(console, "4. Jobs run as real processes")
             explanation = scenario.wait_for_explanation(shop, jobs.too_large)
             screen.show_explanation(console, explanation, jobs.too_large.name)
-            # Its nodes are ordered and boot while this machine trains.
+            # While this machine trains, one pool's nodes are ordered and boot, and another's NPUs are busy.
             wave = scaling.begin(operator, lab)
-            self._watch(lab, shop, jobs)
+            opened = fleet.open_fleet(operator, lab, shop, self.descriptions)
+            with ThreadPoolExecutor(1) as beside:
+                packing_ends = beside.submit(packing.play, opened, operator, lab, shop)
+                self._watch(lab, shop, jobs)
+                packed = packing_ends.result()
             screen.show_log(console, lab.client.logs(jobs.training.job_id))
-            played = self._play_fleet(operator, lab, shop)
+            screen.show_fleet(console, opened)
+            played = fleet.play(opened, lab, shop, lambda line: console.print(f"   {line}"))
+            screen.show_packing(console, packed)
             screen.show_scaling(console, wave, scaling.finish(operator, lab, wave))
-            ran = [jobs.training, *jobs.short, played.render, played.gang, played.fraction, wave.job]
+            ran = [jobs.training, *jobs.short, *packed.ran, played.render, played.gang, played.fraction, wave.job]
             charges = self._bill(lab, shop, {job.job_id for job in ran})
             result = self._recompute(stack.paths, [charge for charge in charges if charge.node_id == node.node_id])
             screen.show_comparison(console, result)
@@ -101,15 +108,11 @@ class Demo:
         return (
             f"{len(ran)} jobs ran and were billed, 1 explained as unplaceable, "
             f"{len(played.stopped)} tasks made room for a gang of {len(played.started)}, "
+            f"{packed.moved} moved for a larger job, a gang waited with a reason and what was kept for it was used, "
             "a pool grew and shrank, "
             f"{result['billed_seconds']} s of use billed for {result['journal_seconds']} s in the node's own journal, "
             f"in {seconds:.0f} s"
         )
-
-    def _play_fleet(self, operator: Client, lab: scenario.DemoTenant, shop: scenario.DemoTenant) -> fleet.FleetJobs:
-        opened = fleet.open_fleet(operator, lab, shop, self.descriptions)
-        screen.show_fleet(self.console, opened)
-        return fleet.play(opened, lab, shop, lambda line: self.console.print(f"   {line}"))
 
     def _watch(self, lab: scenario.DemoTenant, shop: scenario.DemoTenant, jobs: scenario.DemoJobs) -> None:
         deadline = time.monotonic() + _JOBS_TIMEOUT_SECONDS
@@ -184,6 +187,7 @@ def run_demo(data_folder: Path | None, port: int | None) -> int:
             port=port or find_free_port(DEFAULT_PORT),
             stop_tasks=True,
             simulate=(descriptions,),
+            settings={"MILLPOND_SCHEDULER_HOLD_AFTER_SECONDS": str(packing.HOLD_SECONDS)},
         )
         demo = Demo(console, stay, Path(descriptions))
         try:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millpond.demo.fleet import GPU_NODES, NPU_NODES, PER_NODE, Fleet
+from millpond.demo.packing import Packed
 from millpond.demo.scaling import Wave
 from millpond.demo.scenario import DemoTenant
 from millpond.stack.running import RunningStack
@@ -88,9 +89,16 @@ def show_fleet(console: Console, fleet: Fleet) -> None:
         )
 
 
+def show_packing(console: Console, packed: Packed) -> None:
+    """What was moved, what waited and why, and what was kept for it."""
+    heading(console, "7. Meanwhile, on the fleet's NPUs: a task was moved for a larger job, and a gang waited its turn")
+    for line in packed.lines:
+        console.print(f"   {line}")
+
+
 def show_scaling(console: Console, wave: Wave, decisions: Sequence[ScalingDecisionView]) -> None:
     """How a pool grew and shrank, and why."""
-    heading(console, "7. Meanwhile a pool without nodes grew under queued work, and shrank again")
+    heading(console, "8. Meanwhile a pool without nodes grew under queued work, and shrank again")
     tasks = sum(group.count for group in wave.job.groups)
     console.print(f"   {wave.job.name} asked for {tasks} devices in a pool of none; all its tasks ran")
     began = decisions[0].decided_at
@@ -151,7 +159,7 @@ def show_log(console: Console, log: str) -> None:
 
 def show_statement(console: Console, name: str, statement: StatementView, lines: Sequence[ChargeView]) -> None:
     """A tenant's statement: a line a job, and the exact lines behind the shortest of them."""
-    heading(console, f"8. Statement of {name}: {plain_decimal(statement.total.amount)} {statement.currency}")
+    heading(console, f"9. Statement of {name}: {plain_decimal(statement.total.amount)} {statement.currency}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in ("   job", "seconds used", "to the minimum", "exact amount"):
         table.add_column(title, justify="left" if title == "   job" else "right", no_wrap=True)
@@ -181,7 +189,7 @@ def show_statement(console: Console, name: str, statement: StatementView, lines:
 
 def show_comparison(console: Console, result: dict[str, object]) -> None:
     """What a script that imports none of our code found in the node's own journal."""
-    heading(console, "9. Recomputed from the node's own journal, by a script that imports none of our code")
+    heading(console, "10. Recomputed from the node's own journal, by a script that imports none of our code")
     console.print(f"   journal  {result['journal_seconds']} s in {result['allocations']} allocations")
     console.print(
         f"   billed   {result['billed_seconds']} s of use, and {result['minimum_seconds']} s by the minimum charge"
