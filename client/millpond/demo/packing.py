@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from millpond.client.client import Client
+from millpond.client.errors import Conflict
 from millpond.demo.fleet import NPU_NODES, PER_NODE, Fleet, end, held, submit_simulated, until
 from millpond.demo.scenario import DemoFailed, DemoTenant
 from millpond_contracts.bodies.jobs import DeviceRequest, JobView, RetrySpec
@@ -63,12 +64,18 @@ def play(fleet: Fleet, operator: Client, lab: DemoTenant, shop: DemoTenant) -> P
 def _move(operator: Client, large: JobView, told: Callable[[str], None]) -> int:
     """Shows what would have to move so that a job starts, and carries it out; how many tasks that were."""
 
-    def planned() -> list[tuple[str, MovePlanView]]:
+    def ordered() -> list[MovePlanView]:
         # What started a moment ago is left alone elsewhere.
         plan = operator.jobs.plan_moves(large.job_id, cool_down_seconds=0)
-        return [] if plan.plan is None else [(plan.plan, plan)]
+        if plan.plan is None:
+            return []
+        try:
+            operator.jobs.order_moves(large.job_id, MoveOrderSpec(plan=plan.plan, cool_down_seconds=0))
+        except Conflict:
+            return []  # what was seen is no longer so: look again
+        return [plan]
 
-    ((name, plan),) = until(planned, "no moves were planned for large-model")
+    (plan,) = until(ordered, "no moves were planned for large-model")
     told(
         f"lab's large-model needs {PER_NODE} NPUs on one node: {2 * _PROBE} are free, at most {plan.largest_free_block}"
         f" on a node, so {plan.fragmentation_permille / 10:g} % of them are of no use to it"
@@ -78,7 +85,6 @@ def _move(operator: Client, large: JobView, told: Callable[[str], None]) -> int:
             f"the plan: move {move.job}/{move.index} from {move.from_node} to {move.to_node}, which loses"
             f" {move.lost_seconds} s of its work; then large-model starts on {' and '.join(plan.nodes)}"
         )
-    operator.jobs.order_moves(large.job_id, MoveOrderSpec(plan=name, cool_down_seconds=0))
 
     def settled() -> list[MoveOrderView]:
         return [each for each in operator.jobs.list_move_orders(large.job_id) if each.settled_at is not None]

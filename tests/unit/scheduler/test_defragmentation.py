@@ -62,6 +62,20 @@ def test_moves_when_free_devices_are_scattered_then_the_fewest_tasks_move_togeth
     assert found.gain == 3600 * 4000
 
 
+def test_moves_when_looked_at_again_a_moment_later_then_they_are_the_same() -> None:
+    """Lost seconds are whole: by them alone the two nodes would be the cheaper one by turns."""
+    world, by_node = scatter(6, 6)
+    head = world.submit(request(count=3))
+    for tasks, started_us in zip(by_node, (10_400_000, 10_600_000), strict=True):
+        world.started_us |= dict.fromkeys(tasks, started_us)
+    plans = []
+    for now_us in (100_500_000, 100_700_000):
+        world.now_us = now_us
+        plans.append([(move.before.task, move.after.node) for move in search(world, head).moves])
+    assert plans[0] == plans[1]
+    assert len(plans[0]) == 1
+
+
 def test_moves_when_a_gang_waits_then_each_of_its_tasks_is_served_and_none_of_them_makes_way() -> None:
     world, _ = scatter(6, 6, 6, 6)
     gang = world.submit_gang(request(count=4), 2)
