@@ -90,10 +90,10 @@ class Demo:
             with ThreadPoolExecutor(1) as beside:
                 packing_ends = beside.submit(packing.play, opened, operator, lab, shop)
                 self._watch(lab, shop, jobs)
+                screen.show_log(console, lab.client.logs(jobs.training.job_id))
+                screen.show_fleet(console, opened)
+                played = fleet.play(opened, lab, shop, lambda line: console.print(f"   {line}"))
                 packed = packing_ends.result()
-            screen.show_log(console, lab.client.logs(jobs.training.job_id))
-            screen.show_fleet(console, opened)
-            played = fleet.play(opened, lab, shop, lambda line: console.print(f"   {line}"))
             screen.show_packing(console, packed)
             screen.show_scaling(console, wave, scaling.finish(operator, lab, wave))
             ran = [jobs.training, *jobs.short, *packed.ran, played.render, played.gang, played.fraction, wave.job]
