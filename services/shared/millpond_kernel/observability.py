@@ -3,6 +3,7 @@
 import logging
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,6 +36,25 @@ LOOP_PASSES = Counter("millpond_loop_passes_total", "Passes of control loops", (
 LOOP_SECONDS = Histogram("millpond_loop_pass_seconds", "Duration of a pass", ("service", "loop"))
 LEADER = Gauge("millpond_lease_held", "1 while this process holds the lease", ("service", "lease"))
 ALARMS = Counter("millpond_alarms_total", "Findings that a person must look at", ("service", "kind"))
+
+
+class RequestComplaint:
+    """A warning that any request may cause: said at most once in `seconds`, with how often it was held back since."""
+
+    def __init__(self, event: str, seconds: float = 1.0) -> None:
+        self._event = event
+        self._seconds = seconds
+        self._said_at: float | None = None
+        self._held_back = 0
+
+    def say(self, **facts: object) -> None:
+        """Says it, or counts it for the next time."""
+        now = time.monotonic()
+        if self._said_at is not None and now - self._said_at < self._seconds:
+            self._held_back += 1
+            return
+        log.warning(self._event, held_back=self._held_back, **facts)
+        self._said_at, self._held_back = now, 0
 
 
 def current_request_id() -> str | None:

@@ -12,12 +12,13 @@ from millpond_contracts.bodies.shapes import FieldProblem, Problem
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.refusals import name_faults
 from millpond_kernel.db import AWAY_ERRORS
-from millpond_kernel.observability import current_request_id, log
+from millpond_kernel.observability import RequestComplaint, current_request_id, log
 
 # NUL in text, and NUL or half a surrogate pair in JSON.
 _BAD_TEXT = (asyncpg.exceptions.CharacterNotInRepertoireError, asyncpg.exceptions.UntranslatableCharacterError)
 # Codes of the kernel are explained by every service; this one is always there, since it knows the keys.
 _KERNEL_CODES_AT = "quota"
+_AWAY = RequestComplaint("dependency_away")  # one of this process, however many services it serves
 
 
 class ProblemError(Exception):
@@ -115,7 +116,7 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_away(request: Request, error: Exception) -> JSONResponse:
-    log.warning("dependency_away", error=type(error).__name__, path=request.url.path)
+    _AWAY.say(error=type(error).__name__, path=request.url.path)
     return problem_response(
         ErrorCode.DEPENDENCY_AWAY,
         "The database does not answer now. Try again; with the same Idempotency-Key nothing happens twice.",

@@ -219,8 +219,11 @@ async def test_prices_when_another_service_is_new_then_a_snapshot_has_them_all(s
 
 
 async def test_charges_when_the_price_changes_and_a_tenant_has_its_own_then_lines_explain_it(stage: Stage) -> None:
-    tenant, caller = await stage.tenant("acme")
     now = datetime.now(UTC)
+    # A zone in which no month ends within hours: what lies beyond its end is charged when the next one has begun.
+    tenant, caller = await stage.tenant(
+        "acme", "UTC" if 6 <= now.hour < 18 else "Asia/Tokyo" if now.hour < 6 else "America/New_York"
+    )
     own = {"lines": [{"sku": "device/*/on_demand", "per_hour": "3.6"}], "tenant_id": str(tenant)}
     private = (await stage.operator("POST", "/v1/price-books", own, expect=201)).json()
     change = datetime.fromisoformat(private["valid_from"])

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from millpond_contracts.bodies.jobs import RunSpec
-from millpond_kernel.observability import configure_logging, log
+from millpond_kernel.observability import RequestComplaint, configure_logging, log
 
 pytestmark = pytest.mark.unit
 
@@ -27,3 +27,16 @@ def test_error_when_a_body_is_refused_then_its_text_does_not_quote_the_body() ->
     with pytest.raises(ValueError, match="env") as caught:
         RunSpec.model_validate({"command": ["true"], "env": {"not a name": CANARY}})
     assert CANARY not in str(caught.value)
+
+
+def test_complaint_when_many_requests_cause_it_then_it_is_said_once_and_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure_logging("info", "json")
+    complaint, now = RequestComplaint("away"), [1000.0]
+    monkeypatch.setattr("millpond_kernel.observability.time.monotonic", lambda: now[0])
+    for at in (1000.0, 1000.1, 1000.9, 1001.0, 1001.5):
+        now[0] = at
+        complaint.say(path=f"/{at}")
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(each["path"], each["held_back"]) for each in said] == [("/1000.0", 0), ("/1001.0", 2)]
