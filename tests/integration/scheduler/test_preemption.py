@@ -3,7 +3,7 @@
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import RetryReason, RetrySpec
+from millpond_contracts.bodies.jobs import DeviceRequest, RetryReason, RetrySpec
 from millpond_contracts.bodies.tenants import Preemption, VirtualPoolView
 from millpond_contracts.ids import TaskId
 from millpond_kernel.db import SYSTEM, TenantScope
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.integration
 AGAIN = RetrySpec(max=3, on=(RetryReason.PREEMPTED, RetryReason.FAILED))
 
 
-async def add_share(world: World, **changes: object) -> VirtualPoolView:
-    share = await world.add_virtual_pool(given=limits(devices=1000))
+async def add_share(world: World, devices: int = 1000, **changes: object) -> VirtualPoolView:
+    share = await world.add_virtual_pool(given=limits(devices=devices))
     share = share.model_copy(update={"preemption": Preemption.LOWER_PRIORITY, "generation": 2, **changes})
     await world.tell_virtual_pool(share)
     return share
@@ -59,6 +59,28 @@ async def test_preemption_when_the_limit_is_reached_then_the_lower_priority_stop
         await load_evictions(unit, leader.shard)  # a new leader knows of it as well
     assert [(one.victim, one.claimant) for one in leader.shard.evictions] == [(task.task_id, TaskId.of(claimant))]
     assert [(one.victim, one.claimant) for one in remembered] == [(task.task_id, TaskId.of(claimant))]
+
+
+async def test_preemption_when_the_leader_is_replaced_after_the_last_victim_left_then_its_room_is_the_claimants(
+    world: World,
+) -> None:
+    node = (await world.add_node(devices=2)).node_id
+    share = await add_share(world, devices=2000)
+    await world.submit(share, count=2, devices=ONE_DEVICE, priority=10)
+    leader = world.leader()
+    await leader.step()
+    tasks = (await world.poll(node)).assignments
+    for task in tasks:
+        await world.run_task(node, task)
+    high = await world.submit(share, devices=DeviceRequest(count=2), priority=80)
+    await leader.step()
+    for task in tasks:
+        await world.end_task(node, task, exit_code=-15, reason=EndReason.PREEMPTED)
+    leader.forget()
+    await world.submit(share, devices=ONE_DEVICE, priority=90)  # goes before it, but not to what was freed for it
+    await leader.step()
+    bound = await world.fetch("SELECT job_id FROM allocation WHERE state <> 'released'")
+    assert [each["job_id"] for each in bound] == [high.job_id]
 
 
 async def test_preemption_when_the_rules_changed_since_the_plan_then_nobody_is_stopped_case_5(

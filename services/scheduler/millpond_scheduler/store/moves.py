@@ -63,15 +63,6 @@ async def list_targets(unit: UnitOfWork) -> dict[TaskId, NodeId]:
     return {TaskId.of(row["task_id"]): NodeId.of(row["to_node_id"]) for row in rows}
 
 
-async def list_emptied(unit: UnitOfWork) -> dict[UUID, set[NodeId]]:
-    """By job that moves are made for: the nodes from which tasks move or have moved."""
-    rows = await unit.fetch(
-        "SELECT o.job_id, array_agg(m.from_node_id) AS nodes FROM move_order o JOIN move m ON m.order_id = o.id"
-        " WHERE o.state = 'moving' AND o.settled_at IS NULL GROUP BY o.job_id"
-    )
-    return {row["job_id"]: {NodeId.of(node) for node in row["nodes"]} for row in rows}
-
-
 async def list_under_way(unit: UnitOfWork) -> list[asyncpg.Record]:
     """Every move without a result, beside how its task and its task's newest allocation stand now."""
     return await unit.fetch(

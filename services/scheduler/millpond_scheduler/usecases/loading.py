@@ -31,7 +31,6 @@ from millpond_scheduler.store import allocations, evictions, jobs, moves, views
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.reservations import list_reservations
 from millpond_scheduler.usecases.mixes import refresh_mixes
-from millpond_scheduler.usecases.moving import restore_claims
 from millpond_scheduler.usecases.records import (
     bind_whole_job,
     longest_us,
@@ -43,7 +42,7 @@ from millpond_scheduler.usecases.records import (
     request_class,
     running_of,
 )
-from millpond_scheduler.usecases.shard import GroupFacts, JobFacts, Price, Shard, WaitingTask
+from millpond_scheduler.usecases.shard import ClaimMemory, GroupFacts, JobFacts, Price, Shard, WaitingTask
 
 
 async def load_shard(unit: UnitOfWork, lease: Lease, distance: DistanceRules | None = None) -> Shard:
@@ -242,6 +241,14 @@ def _job_facts(row: asyncpg.Record, tenant: TenantId) -> JobFacts:
         time_limit_seconds=row["time_limit_seconds"],
         groups=_read_groups(tenant, pool, row["groups"]),
     )
+
+
+async def restore_claims(unit: UnitOfWork, shard: Shard) -> None:
+    """Keeps for claimants what was freed for them, though a new leader may find nothing that still stops for them."""
+    for row in await evictions.list_emptied(unit):
+        claim = shard.claims.setdefault(TaskId.of(row["claimant_id"]), ClaimMemory(set(), set()))
+        claim.nodes |= {NodeId.of(node) for node in row["nodes"]}
+        claim.moves = row["moves"]
 
 
 async def load_evictions(unit: UnitOfWork, shard: Shard) -> None:

@@ -26,7 +26,7 @@ from millpond_scheduler.store import moves
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.reclaiming import commit_reclaims
 from millpond_scheduler.usecases.records import microseconds_of
-from millpond_scheduler.usecases.shard import ClaimMemory, Shard
+from millpond_scheduler.usecases.shard import Shard
 
 POLICY = "policy"
 
@@ -124,16 +124,6 @@ def reclaim_of(unit: Sequence[TaskId], found: MovePlan) -> Reclaim:
     """The moves as stops for whom they serve."""
     victims = tuple(move.before.task for move in found.moves)
     return Reclaim(unit[0], victims, Claim(frozenset(found.nodes)))
-
-
-async def restore_claims(unit: UnitOfWork, shard: Shard) -> None:
-    """Keeps for whom moves are made what they leave, though a new leader may find no task that still stops for it."""
-    emptied = await moves.list_emptied(unit)
-    for task in [task.queued for task in shard.waiting.values() if task.facts.id in emptied] if emptied else []:
-        if shard.queue().find_unit(task.id) is not None:
-            claim = shard.claims.setdefault(task.id, ClaimMemory(set(), set()))
-            claim.nodes |= emptied[task.job]
-            claim.moves = True
 
 
 async def refuse_order(unit: UnitOfWork, order: MoveOrderView, message: str, now: datetime) -> None:
