@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from millpond_contracts.bodies.jobs import DeviceRequest
+from millpond_contracts.bodies.groups import DeviceRequest
 from millpond_contracts.bodies.nodes import NodeState, NodeView
 from millpond_contracts.ids import NodeId, PoolId
 from millpond_contracts.resources import Isolation

@@ -14,19 +14,18 @@ from pydantic import TypeAdapter, ValidationError
 from millpond.cli.amounts import parse_mib, parse_milli, parse_pairs, parse_seconds
 from millpond.cli.completing import complete_projects, complete_tenants, complete_virtual_pools
 from millpond.client.client import Client
-from millpond_contracts.bodies.jobs import (
+from millpond_contracts.bodies.groups import (
     DeviceRequest,
     GroupSpec,
-    JobSpec,
     Preferences,
     Requirements,
     Resources,
-    RetrySpec,
     RunSpec,
     SimulateSpec,
     TaskKind,
     Toleration,
 )
+from millpond_contracts.bodies.jobs import JobSpec, RetrySpec
 from millpond_contracts.bodies.places import (
     AntiAffinity,
     AntiAffinityScope,

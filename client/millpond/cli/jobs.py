@@ -43,7 +43,8 @@ from millpond.cli.rendering import (
 from millpond.cli.session import JOBS, LabelFilter, Output, OutputOption, SinceOption, UntilOption, connect, out
 from millpond.client.jobs import FINAL
 from millpond_contracts.bodies.allocations import DeviceShare
-from millpond_contracts.bodies.jobs import JobDetail, JobState, JobView, Resources, TaskView
+from millpond_contracts.bodies.groups import Resources
+from millpond_contracts.bodies.jobs import JobDetail, JobState, JobView, TaskView
 from millpond_contracts.bodies.verdicts import AdmissionView, Explanation, PlacedView, QueueEntry, Verdict
 
 _RECENT = 20

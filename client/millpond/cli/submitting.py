@@ -12,7 +12,8 @@ from millpond.cli.planning import ask_to_submit, is_asking
 from millpond.cli.rendering import Column, show_list, show_one
 from millpond.cli.session import JOBS, Output, OutputOption, connect, err, out
 from millpond.client.client import Client
-from millpond_contracts.bodies.jobs import GroupSpec, JobSpec, JobView
+from millpond_contracts.bodies.groups import GroupSpec
+from millpond_contracts.bodies.jobs import JobSpec, JobView
 
 WaitOption = Annotated[bool, typer.Option("--wait", help="Wait until it has ended; exit with 1 unless it succeeded.")]
 FollowOption = Annotated[bool, typer.Option("--follow", help="Show what it (its first task) prints, and wait.")]

@@ -28,18 +28,16 @@ from millpond.client.tenants import Tenants
 from millpond.client.virtual_pools import VirtualPools
 from millpond.client.work import Allocations, Queues, Usage
 from millpond.profiles import Profile, find_profile
-from millpond_contracts.bodies.jobs import (
+from millpond_contracts.bodies.groups import (
     DeviceRequest,
     GroupSpec,
-    JobDetail,
-    JobSpec,
-    JobView,
     Preferences,
     Resources,
     RunSpec,
     SimulateSpec,
     TaskKind,
 )
+from millpond_contracts.bodies.jobs import JobDetail, JobSpec, JobView
 from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.bodies.tenants import Me, VirtualPoolView
 from millpond_contracts.bodies.verdicts import Explanation

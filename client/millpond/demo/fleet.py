@@ -13,17 +13,8 @@ from typing import TypeVar
 from millpond.client.client import Client
 from millpond.demo.scenario import DemoFailed, DemoTenant, until_accepted
 from millpond_contracts.bodies.allocations import AllocationState, AllocationView, EndReason
-from millpond_contracts.bodies.jobs import (
-    DeviceRequest,
-    GroupSpec,
-    JobSpec,
-    JobState,
-    JobView,
-    Resources,
-    RetrySpec,
-    RunSpec,
-    SimulateSpec,
-)
+from millpond_contracts.bodies.groups import DeviceRequest, GroupSpec, Resources, RunSpec, SimulateSpec
+from millpond_contracts.bodies.jobs import JobSpec, JobState, JobView, RetrySpec
 from millpond_contracts.bodies.nodes import JoinTokenSpec, NodeState, NodeView
 from millpond_contracts.bodies.pools import PoolSpec, PoolView
 from millpond_contracts.bodies.tenants import Limit, Limits, VirtualPoolSpec, VirtualPoolView

@@ -12,7 +12,8 @@ from millpond.client.client import Client
 from millpond.client.errors import Conflict
 from millpond.demo.fleet import NPU_NODES, PER_NODE, Fleet, end, held, submit_simulated, until
 from millpond.demo.scenario import DemoFailed, DemoTenant
-from millpond_contracts.bodies.jobs import DeviceRequest, JobView, RetrySpec
+from millpond_contracts.bodies.groups import DeviceRequest
+from millpond_contracts.bodies.jobs import JobView, RetrySpec
 from millpond_contracts.bodies.moves import MoveOrderSpec, MoveOrderState, MoveOrderView, MovePlanView
 from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.resources import DeviceKind

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from millpond.client.client import Client
 from millpond.demo.fleet import PER_NODE, submit_simulated, until
 from millpond.demo.scenario import DemoFailed, DemoTenant, until_accepted
-from millpond_contracts.bodies.jobs import DeviceRequest, JobState, JobView
+from millpond_contracts.bodies.groups import DeviceRequest
+from millpond_contracts.bodies.jobs import JobState, JobView
 from millpond_contracts.bodies.pools import PoolSpec
 from millpond_contracts.bodies.scaling import (
     NodeOrderState,

@@ -12,7 +12,8 @@ from millpond.client.errors import MillpondError
 from millpond.client.jobs import FINAL
 from millpond.demo.interpreter import TaskPython
 from millpond_contracts.bodies.bills import PriceLine, PriceVersionSpec, PriceVersionView
-from millpond_contracts.bodies.jobs import GroupSpec, JobSpec, JobState, JobView, Resources, RunSpec
+from millpond_contracts.bodies.groups import GroupSpec, Resources, RunSpec
+from millpond_contracts.bodies.jobs import JobSpec, JobState, JobView
 from millpond_contracts.bodies.nodes import NodeView
 from millpond_contracts.bodies.pools import PoolSpec
 from millpond_contracts.bodies.tenants import (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from millpond_contracts.bodies.allocations import DeviceShare, EndReason
-from millpond_contracts.bodies.jobs import SimulateSpec
+from millpond_contracts.bodies.groups import SimulateSpec
 from millpond_contracts.bodies.work import Assignment, HeldAllocation, ReportKind
 from millpond_contracts.ids import AllocationId
 from millpond_contracts.resources import DeviceHealth, NodeInventory

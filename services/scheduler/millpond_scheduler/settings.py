@@ -6,7 +6,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_settings import SettingsConfigDict
 
-from millpond_contracts.bodies.jobs import AttributeName, TaskKind
+from millpond_contracts.bodies.groups import AttributeName, TaskKind
 from millpond_kernel.settings import ServiceSettings
 from millpond_scheduler.domain.distance import DEFAULT_PROFILES, MAX_WEIGHT, DistanceRules, Wish
 from millpond_scheduler.domain.policy import Policy

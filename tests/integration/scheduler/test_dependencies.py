@@ -3,7 +3,8 @@
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import GroupSpec, JobView, RetryReason, RetrySpec
+from millpond_contracts.bodies.groups import GroupSpec
+from millpond_contracts.bodies.jobs import JobView, RetryReason, RetrySpec
 from millpond_contracts.bodies.tenants import VirtualPoolView
 from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.bodies.work import Assignment

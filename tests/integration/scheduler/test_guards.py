@@ -9,7 +9,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from millpond_contracts.bodies.jobs import DeviceRequest
+from millpond_contracts.bodies.groups import DeviceRequest
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import Lease, LeaseLost, acquire_lease
 from millpond_scheduler.domain.cycle import plan_batch

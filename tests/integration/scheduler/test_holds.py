@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from millpond_contracts.bodies.jobs import DeviceRequest
+from millpond_contracts.bodies.groups import DeviceRequest
 from millpond_kernel.db import SYSTEM
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.usecases.jobs import explain_job

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond_contracts.bodies.jobs import DeviceRequest
+from millpond_contracts.bodies.groups import DeviceRequest
 from millpond_kernel.db import SYSTEM
 from millpond_scheduler.domain.fragmentation import DemandClass, DemandMix
 from millpond_scheduler.usecases.mirror import Mirror, refresh_mirror

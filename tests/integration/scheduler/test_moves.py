@@ -3,7 +3,8 @@
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import DeviceRequest, JobView, RetryReason, RetrySpec
+from millpond_contracts.bodies.groups import DeviceRequest
+from millpond_contracts.bodies.jobs import JobView, RetryReason, RetrySpec
 from millpond_contracts.bodies.moves import MoveOrderSpec, MoveOrderView, MovePlanView, MovePolicy
 from millpond_contracts.bodies.nodes import CordonReason
 from millpond_contracts.bodies.tenants import VirtualPoolView

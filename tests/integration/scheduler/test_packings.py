@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond_contracts.bodies.jobs import DeviceRequest
+from millpond_contracts.bodies.groups import DeviceRequest
 from millpond_contracts.bodies.packings import PackingScore, PackingSetting, PackingState, PackingView
 from millpond_contracts.ids import PackingId
 from millpond_kernel.db import SYSTEM

@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from millpond_contracts.bodies.jobs import DeviceRequest
+from millpond_contracts.bodies.groups import DeviceRequest
 from millpond_contracts.bodies.nodes import DeviceView, NodeView
 from millpond_contracts.partitions import PARTITION_MODE, find_geometry
 from tests.integration.databases import MigratedDatabase

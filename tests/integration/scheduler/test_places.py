@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond_contracts.bodies.jobs import Requirements
+from millpond_contracts.bodies.groups import Requirements
 from millpond_contracts.bodies.places import AntiAffinity, AntiAffinityScope, NodeAffinity, TopologySpread
 from millpond_contracts.ids import JobId
 from millpond_contracts.resources import Topology, TopologyLevel

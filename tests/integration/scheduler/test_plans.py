@@ -7,7 +7,8 @@ import asyncpg
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import DeviceRequest, JobSpec, Requirements
+from millpond_contracts.bodies.groups import DeviceRequest, Requirements
+from millpond_contracts.bodies.jobs import JobSpec
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.bodies.tenants import Limit, VirtualPoolView

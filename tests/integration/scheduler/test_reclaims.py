@@ -6,7 +6,8 @@ from uuid import UUID
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import DeviceRequest, RetryReason, RetrySpec
+from millpond_contracts.bodies.groups import DeviceRequest
+from millpond_contracts.bodies.jobs import RetryReason, RetrySpec
 from millpond_contracts.bodies.tenants import Limit, Limits, VirtualPoolView
 from millpond_contracts.bodies.work import Assignment
 from millpond_contracts.ids import NodeId

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import DeviceRequest, JobBatch, JobView, RetrySpec
+from millpond_contracts.bodies.groups import DeviceRequest
+from millpond_contracts.bodies.jobs import JobBatch, JobView, RetrySpec
 from millpond_contracts.bodies.tenants import VirtualPoolView
 from millpond_contracts.bodies.work import Assignment, ReportKind
 from millpond_contracts.resources import DeviceHealth

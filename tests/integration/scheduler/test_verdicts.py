@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond_contracts.bodies.jobs import DeviceRequest
+from millpond_contracts.bodies.groups import DeviceRequest
 from millpond_contracts.bodies.nodes import CordonReason
 from millpond_contracts.bodies.tenants import QueuePolicy, VirtualPoolView
 from millpond_contracts.bodies.verdicts import Explanation

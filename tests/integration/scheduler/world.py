@@ -9,16 +9,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from millpond_contracts.bodies.bills import PriceLine, PriceVersionView
-from millpond_contracts.bodies.jobs import (
-    DeviceRequest,
-    GroupSpec,
-    JobSpec,
-    JobView,
-    Requirements,
-    Resources,
-    RetrySpec,
-    RunSpec,
-)
+from millpond_contracts.bodies.groups import DeviceRequest, GroupSpec, Requirements, Resources, RunSpec
+from millpond_contracts.bodies.jobs import JobSpec, JobView, RetrySpec
 from millpond_contracts.bodies.nodes import CordonReason, DeviceView, DrainView, NodeState, NodeView
 from millpond_contracts.bodies.pools import DeviceSharing, NodeSelector, PoolIsolation, PoolView
 from millpond_contracts.bodies.scaling import NodeTemplate, ScalingPolicyView, ScalingRules

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import GroupSpec, JobBatch, JobBatchView, JobSpec, JobState, JobView, LogPage
+from millpond_contracts.bodies.groups import GroupSpec
+from millpond_contracts.bodies.jobs import JobBatch, JobBatchView, JobSpec, JobState, JobView, LogPage
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.bodies.verdicts import DependencyView, QueueEntry
 from millpond_contracts.ids import TaskId

@@ -7,7 +7,8 @@ import pytest
 
 from millpond.cli.planning import best_in_words, is_asking
 from millpond.cli.session import Output
-from millpond_contracts.bodies.jobs import JobSpec, TaskKind
+from millpond_contracts.bodies.groups import TaskKind
+from millpond_contracts.bodies.jobs import JobSpec
 from millpond_contracts.bodies.plans import PlanView
 from tests.unit.client.commands import run
 from tests.unit.client.fake_api import FakeApi, page

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from millpond.client.errors import NotFound, WaitTimeout
-from millpond_contracts.bodies.jobs import JobSpec, JobState, LogPage, TaskKind
+from millpond_contracts.bodies.groups import TaskKind
+from millpond_contracts.bodies.jobs import JobSpec, JobState, LogPage
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import TaskId
 from tests.unit.client.fake_api import FakeApi, page, problem

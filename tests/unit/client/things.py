@@ -5,16 +5,14 @@ from decimal import Decimal
 
 from millpond_contracts.bodies.bills import ChargeKind, ChargeView, StatementState, StatementView
 from millpond_contracts.bodies.distances import DistancePartView, DistanceView
+from millpond_contracts.bodies.groups import GroupSpec, Resources, RunSpec
 from millpond_contracts.bodies.jobs import (
-    GroupSpec,
     GroupView,
     JobDetail,
     JobKind,
     JobSpec,
     JobState,
     JobView,
-    Resources,
-    RunSpec,
     TaskState,
     TaskView,
 )

@@ -5,7 +5,7 @@ import json
 import asyncpg
 import pytest
 
-from millpond_contracts.bodies.jobs import RunSpec
+from millpond_contracts.bodies.groups import RunSpec
 from millpond_kernel.observability import RequestComplaint, configure_logging, log
 
 pytestmark = pytest.mark.unit

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from millpond_contracts.bodies.jobs import GroupSpec, JobSpec, Resources, RunSpec
+from millpond_contracts.bodies.groups import GroupSpec, Resources, RunSpec
+from millpond_contracts.bodies.jobs import JobSpec
 from millpond_contracts.dependencies import MAX_STAGES, find_stages
 from millpond_contracts.ids import VirtualPoolId
 from millpond_scheduler.domain.dependencies import Advance, GroupOrder, advance, list_awaited

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond_contracts.bodies.jobs import TaskKind
+from millpond_contracts.bodies.groups import TaskKind
 from millpond_contracts.ids import DeviceId, NodeId
 from millpond_contracts.resources import DeviceKind
 from millpond_scheduler.domain.candidates import CandidateCache

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond_contracts.bodies.jobs import TaskKind
+from millpond_contracts.bodies.groups import TaskKind
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.ids import TaskId
 from millpond_contracts.resources import DeviceKind, Isolation
-from millpond_scheduler.domain import blocks, checks, kernels, policy
+from millpond_scheduler.domain import blocks, checks, kernel_layout, kernels, policy
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.compiled import compile_kernels
 from millpond_scheduler.domain.fragmentation import DemandClass, DemandMix, Packing, Price
@@ -240,7 +240,7 @@ def test_filter_when_kernels_do_not_know_it_then_it_takes_its_place_among_the_ot
 def test_kernels_when_a_node_has_more_devices_than_they_count_then_numpy_goes_on() -> None:
     pool = Pool(random.Random(3), PLAIN, 6)
     assert not pool.find_differences(pool.pairs)
-    pool.snapshot.upsert_node(node(9, kernels.MAX_WIDTH + 1))
+    pool.snapshot.upsert_node(node(9, kernel_layout.MAX_WIDTH + 1))
     assert not pool.find_differences(pool.pairs)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from types import MappingProxyType
 
-from millpond_contracts.bodies.jobs import TaskKind
+from millpond_contracts.bodies.groups import TaskKind
 from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.tenants import Limit, Limits, QueuePolicy
 from millpond_contracts.ecosystem import Ecosystem, EcosystemRequirement

@@ -29,18 +29,16 @@ from millpond.client.calls import get
 from millpond.client.errors import InvalidRequest
 from millpond.client.retries import RetryPolicy
 from millpond.profiles import Profile, find_profile
-from millpond_contracts.bodies.jobs import (
+from millpond_contracts.bodies.groups import (
     DeviceRequest,
     GroupSpec,
-    JobDetail,
-    JobSpec,
-    JobView,
     Preferences,
     Resources,
     RunSpec,
     SimulateSpec,
     TaskKind,
 )
+from millpond_contracts.bodies.jobs import JobDetail, JobSpec, JobView
 from millpond_contracts.bodies.plans import PlanView
 from millpond_contracts.bodies.tenants import Me, VirtualPoolView
 from millpond_contracts.bodies.verdicts import Explanation

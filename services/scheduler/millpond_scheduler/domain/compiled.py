@@ -1,9 +1,10 @@
 """The kernels in machine code. Importing this imports numba, which costs memory and a second: only where it pays.
 
-Each function is compiled from the very lines that NumPy's answers are tested against. Nothing is kept on disk
-(decision 124).
+Each function is compiled from the very lines that NumPy's answers are tested against. The machine code is kept beside
+them, as bytecode is (decision 124).
 """
 
+import inspect
 import zlib
 from collections.abc import Callable
 from functools import cache, partial
@@ -13,7 +14,7 @@ from typing import Any
 import numba
 
 from millpond_contracts.ids import NodeId, PoolId, TenantId
-from millpond_scheduler.domain import blocks, kernels
+from millpond_scheduler.domain import blocks, kernel_filters, kernel_ranks, kernels
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.nodes import NodeRecord
 from millpond_scheduler.domain.requests import RequestClass
@@ -24,8 +25,8 @@ from millpond_scheduler.domain.snapshot import Snapshot
 @cache
 def compile_kernels() -> Kernels:
     """The kernels, ready to be called; the first call takes seconds."""
-    rows, best = _compile(kernels), _compile(blocks)
-    compiled = Kernels(rows["refresh_rows"], best["note_rows"], best["find_first"])
+    functions = _compile(kernel_filters, kernel_ranks, kernels, blocks)
+    compiled = Kernels(functions["refresh_rows"], functions["note_rows"], functions["find_first"])
     # They are compiled for the types of their arguments, at their first call.
     snapshot, pool = Snapshot(), PoolId(int=1)
     snapshot.upsert_node(NodeRecord(NodeId(int=1), pool, 0, 0))
@@ -33,18 +34,21 @@ def compile_kernels() -> Kernels:
     return compiled
 
 
-def _compile(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """A module's functions, each of which calls the compiled ones."""
-    names = dict(vars(module))
-    constants = {name: value for name, value in names.items() if isinstance(value, int | tuple)}
-    # numba compiles anew when the file changes, and knows nothing of numbers that come from other files.
-    version = zlib.crc32(repr(sorted(constants.items())).encode())
-    functions = [one for one in names.values() if isinstance(one, FunctionType) and one.__module__ == module.__name__]
-    for function in functions:
-        copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
-        copied.__module__, copied.__qualname__ = module.__name__, f"{function.__name__}_{version:08x}"
-        names[function.__name__] = _compile_function(copied)
-    return names
+def _compile(*modules: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The functions of modules, each of which calls the compiled ones of its own and of earlier modules."""
+    compiled: dict[str, Callable[..., Any]] = {}
+    version = 0
+    for module in modules:
+        names = vars(module) | compiled
+        constants = {name: value for name, value in names.items() if isinstance(value, int | tuple)}
+        # numba compiles anew when the file changes, and knows nothing of numbers and functions of other files.
+        version = zlib.crc32(f"{sorted(constants.items())!r} {inspect.getsource(module)}".encode(), version)
+        for function in vars(module).values():
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+                copied.__module__, copied.__qualname__ = module.__name__, f"{function.__name__}_{version:08x}"
+                compiled[function.__name__] = names[function.__name__] = _compile_function(copied)
+    return compiled
 
 
 def _compile_function(function: FunctionType) -> Callable[..., Any]:

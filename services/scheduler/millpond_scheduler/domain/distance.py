@@ -15,7 +15,7 @@ operator may replace by a setting). Nothing here depends on which other nodes th
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millpond_contracts.bodies.jobs import TaskKind
+from millpond_contracts.bodies.groups import TaskKind
 from millpond_scheduler.domain.nodes import DeviceProfile
 from millpond_scheduler.domain.requests import RequestClass
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millpond_contracts.bodies.jobs import TaskKind
+from millpond_contracts.bodies.groups import TaskKind
 from millpond_contracts.ecosystem import EcosystemRequirement
 from millpond_contracts.ids import JobId, NodeId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import MAX_COUNT, MAX_CPU_MILLI, MAX_MEMORY_MIB, WHOLE_DEVICE_MILLI

@@ -12,7 +12,7 @@ from importlib import import_module
 import numpy as np
 
 from millpond_contracts.bodies.pools import DeviceSharing
-from millpond_scheduler.domain import checks, kernels, policy
+from millpond_scheduler.domain import checks, kernel_layout, policy
 from millpond_scheduler.domain.columns import CodeArray, IntArray
 from millpond_scheduler.domain.fits import ShapeFits
 from millpond_scheduler.domain.fragmentation import PackingTable
@@ -26,27 +26,27 @@ KERNEL_NODES = 1_000
 """From so many nodes on the kernels are worth their memory and the seconds of compiling them."""
 
 _FILTERS: Mapping[NodeCheck, int] = {
-    checks.is_in_pool: kernels.IN_POOL,
-    checks.is_open_to_tenant: kernels.TENANT_OPEN,
-    checks.is_ready: kernels.READY,
-    checks.is_open: kernels.UNCORDONED,
-    checks.has_labels: kernels.LABELS,
-    checks.has_cpu: kernels.HAS_CPU,
-    checks.has_memory: kernels.HAS_MEMORY,
-    checks.has_device_sum: kernels.SUM,
-    checks.has_device_block: kernels.BLOCK,
-    checks.has_own_device: kernels.OWN,
-    checks.is_isolated: kernels.ISOLATED,
+    checks.is_in_pool: kernel_layout.IN_POOL,
+    checks.is_open_to_tenant: kernel_layout.TENANT_OPEN,
+    checks.is_ready: kernel_layout.READY,
+    checks.is_open: kernel_layout.UNCORDONED,
+    checks.has_labels: kernel_layout.LABELS,
+    checks.has_cpu: kernel_layout.HAS_CPU,
+    checks.has_memory: kernel_layout.HAS_MEMORY,
+    checks.has_device_sum: kernel_layout.SUM,
+    checks.has_device_block: kernel_layout.BLOCK,
+    checks.has_own_device: kernel_layout.OWN,
+    checks.is_isolated: kernel_layout.ISOLATED,
 }
 _MEASURES: Mapping[policy.Measure, int] = {
-    checks.has_unneeded_devices: kernels.UNNEEDED,
-    checks.steps_away: kernels.STEPS,
-    checks.quanta_added: kernels.QUANTA,
-    checks.imbalance_left: kernels.IMBALANCE,
-    checks.room_on_device: kernels.ROOM_LEFT,
-    checks.free_device_milli: kernels.DEVICE_MILLI,
-    checks.spare_cpu: kernels.SPARE_CPU,
-    checks.spare_memory: kernels.SPARE_MEMORY,
+    checks.has_unneeded_devices: kernel_layout.UNNEEDED,
+    checks.steps_away: kernel_layout.STEPS,
+    checks.quanta_added: kernel_layout.QUANTA,
+    checks.imbalance_left: kernel_layout.IMBALANCE,
+    checks.room_on_device: kernel_layout.ROOM_LEFT,
+    checks.free_device_milli: kernel_layout.DEVICE_MILLI,
+    checks.spare_cpu: kernel_layout.SPARE_CPU,
+    checks.spare_memory: kernel_layout.SPARE_MEMORY,
 }
 
 # When a filter that the kernels do not know can fail at all, so that others' requests do not wait for it.
@@ -95,7 +95,7 @@ class Numbers:
         self.order: IntArray = np.full(len(REASONS), len(listed), dtype=np.int64)
         for place, each in enumerate(listed):
             if each is None:
-                known.append((kernels.FITTING, 0))
+                known.append((kernel_layout.FITTING, 0))
                 self.order[shape_codes] = place
                 continue
             reason, check = each
@@ -134,7 +134,7 @@ class Scorer:
     @property
     def knows_all(self) -> bool:
         """Whether the kernels can score the request on the snapshot as it is."""
-        return self._number_ranks() is not None and self._snapshot.columns.width <= kernels.MAX_WIDTH
+        return self._number_ranks() is not None and self._snapshot.columns.width <= kernel_layout.MAX_WIDTH
 
     def refresh(self, rows: IntArray, codes: CodeArray, scores: IntArray, taken: IntArray) -> None:
         """Judges and scores rows; written are the first filter that each fails, its rank, and its devices as bits."""
@@ -143,8 +143,8 @@ class Scorer:
         made_of = (snapshot.columns.blocks, fits.codes, fits.label_matches, table, rules)
         if len(self._made_of) != len(made_of) or any(a is not b for a, b in zip(self._made_of, made_of, strict=True)):
             self._made_of, self._arguments = made_of, self._list_arguments(table)
-            here = np.zeros((kernels.HERE_WIDTH, snapshot.columns.width), dtype=np.int64)
-            self._scratch = (np.zeros(kernels.NODE_WIDTH, dtype=np.int64), here)
+            here = np.zeros((kernel_layout.HERE_WIDTH, snapshot.columns.width), dtype=np.int64)
+            self._scratch = (np.zeros(kernel_layout.NODE_WIDTH, dtype=np.int64), here)
         self.functions.refresh_rows(rows, *self._arguments, codes, scores, taken, *self._scratch)
         if self._others:
             view, order = RowView(snapshot, fits, rows), self._numbers.order
@@ -178,18 +178,22 @@ class Scorer:
     def _ask(self, table: PackingTable | None) -> IntArray:
         request, rules = self._fits.request, self._snapshot.rules_of(self._fits.request.pool)
         demand = request.devices
-        ask: IntArray = np.zeros(kernels.ASK_WIDTH, dtype=np.int64)
-        ask[kernels.CPU], ask[kernels.MEMORY] = request.cpu_milli, request.memory_mib
-        ask[kernels.POOL], ask[kernels.TENANT] = self._fits.pool, self._fits.tenant
+        ask: IntArray = np.zeros(kernel_layout.ASK_WIDTH, dtype=np.int64)
+        ask[kernel_layout.CPU], ask[kernel_layout.MEMORY] = request.cpu_milli, request.memory_mib
+        ask[kernel_layout.POOL], ask[kernel_layout.TENANT] = self._fits.pool, self._fits.tenant
         if demand is not None:
-            ask[kernels.COUNT] = demand.count
-            ask[kernels.MILLI] = -1 if demand.milli is None else demand.milli
-            ask[kernels.DEVICE_MEMORY] = -1 if demand.memory_mib is None else demand.memory_mib
-        ask[kernels.IS_OPEN] = rules.dedicated_to in (None, request.tenant)
-        ask[kernels.HAS_LABELS], ask[kernels.HAS_STEPS] = bool(request.labels), self._fits.has_steps
-        ask[kernels.SHARES_DEVICES] = rules.device_sharing is DeviceSharing.ANY
-        ask[kernels.SHARES_USERS] = rules.allow_shared_users
+            ask[kernel_layout.COUNT] = demand.count
+            ask[kernel_layout.MILLI] = -1 if demand.milli is None else demand.milli
+            ask[kernel_layout.DEVICE_MEMORY] = -1 if demand.memory_mib is None else demand.memory_mib
+        ask[kernel_layout.IS_OPEN] = rules.dedicated_to in (None, request.tenant)
+        ask[kernel_layout.HAS_LABELS], ask[kernel_layout.HAS_STEPS] = bool(request.labels), self._fits.has_steps
+        ask[kernel_layout.SHARES_DEVICES] = rules.device_sharing is DeviceSharing.ANY
+        ask[kernel_layout.SHARES_USERS] = rules.allow_shared_users
         if table is not None:
-            ask[kernels.HAS_TABLE] = 1
-            ask[kernels.MOST], ask[kernels.WEIGHT], ask[kernels.QUANTUM] = table.most, table.weight, table.quantum
+            ask[kernel_layout.HAS_TABLE] = 1
+            ask[kernel_layout.MOST], ask[kernel_layout.WEIGHT], ask[kernel_layout.QUANTUM] = (
+                table.most,
+                table.weight,
+                table.quantum,
+            )
         return ask

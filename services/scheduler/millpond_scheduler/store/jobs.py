@@ -10,7 +10,8 @@ from uuid import UUID
 import asyncpg
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import GroupSpec, GroupView, JobKind, JobSpec, JobState, JobView, TaskState
+from millpond_contracts.bodies.groups import GroupSpec
+from millpond_contracts.bodies.jobs import GroupView, JobKind, JobSpec, JobState, JobView, TaskState
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import JobId, PoolId, ProjectId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI

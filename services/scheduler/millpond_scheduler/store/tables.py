@@ -18,9 +18,11 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from millpond_kernel.tables import INSTANT, NOW, kernel_tables
+from millpond_scheduler.store.view_tables import view_tables
 
 metadata = MetaData(schema="scheduler")
 kernel_tables(metadata)
+view_tables(metadata)
 # The trail of one allocation or job, which people follow from a bill's line.
 _outbox = metadata.tables["scheduler.outbox"]
 Index("outbox_subject", _outbox.c.subject, _outbox.c.seq)
@@ -338,81 +340,6 @@ admission = Table(
     Column("generation", BigInteger, nullable=False),
 )
 
-node_view = Table(
-    "node_view",
-    metadata,
-    Column("node_id", Uuid, primary_key=True),
-    Column("pool_id", Uuid, nullable=False),
-    Column("body", JSONB, nullable=False),
-    Column("drain_generation", BigInteger, nullable=True),
-    Column("drain_deadline", INSTANT, nullable=True),
-    Column("removed", Boolean, nullable=False),
-    Column("generation", BigInteger, nullable=False),
-)
-
-Index("node_view_draining", node_view.c.drain_deadline, postgresql_where=text("drain_generation IS NOT NULL"))
-
-pool_view = Table(
-    "pool_view",
-    metadata,
-    Column("pool_id", Uuid, primary_key=True),
-    Column("body", JSONB, nullable=False),
-    Column("deleted", Boolean, nullable=False),
-    Column("generation", BigInteger, nullable=False),
-)
-
-virtual_pool_view = Table(
-    "virtual_pool_view",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("tenant_id", Uuid, nullable=False),
-    Column("pool_id", Uuid, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("limits", JSONB, nullable=False),
-    Column("policy", Text, nullable=False),
-    Column("deleted", Boolean, nullable=False),
-    Column("generation", BigInteger, nullable=False),
-    Column("reclaim_at", INSTANT, nullable=True),
-    Column("preemption", Text, nullable=False, server_default=text("'never'")),
-    Column("minimum_runtime_seconds", Integer, nullable=False, server_default=text("0")),
-)
-
-reservation_view = Table(
-    "reservation_view",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("tenant_id", Uuid, nullable=False),
-    Column("virtual_pool_id", Uuid, nullable=False),
-    Column("flavor", Text, nullable=False),
-    Column("device_milli", BigInteger, nullable=False),
-    Column("starts_at", INSTANT, nullable=False),
-    Column("ends_at", INSTANT, nullable=True),
-    Column("cancelled", Boolean, nullable=False),
-    Column("generation", BigInteger, nullable=False),
-)
-
-project_view = Table(
-    "project_view",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("tenant_id", Uuid, nullable=False),
-    Column("deleted", Boolean, nullable=False),
-    Column("generation", BigInteger, nullable=False),
-)
-
-scaling_policy_view = Table(
-    "scaling_policy_view",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("name", Text, nullable=False),
-    Column("pool_id", Uuid, nullable=False),
-    Column("flavor", Text, nullable=False),
-    Column("max_nodes", Integer, nullable=False),
-    Column("enabled", Boolean, nullable=False),
-    Column("deleted", Boolean, nullable=False),
-    Column("generation", BigInteger, nullable=False),
-)
-
 packing = Table(
     "packing",
     metadata,
@@ -435,16 +362,3 @@ packing = Table(
 Index("packing_under_way", packing.c.pool_id, unique=True, postgresql_where=text("state IN ('queued', 'running')"))
 
 Index("packing_in_force", packing.c.pool_id, unique=True, postgresql_where=text("state = 'accepted'"))
-
-price_view = Table(
-    "price_view",
-    metadata,
-    Column("id", Uuid, primary_key=True),
-    Column("tenant_id", Uuid, nullable=True),
-    Column("valid_from", INSTANT, nullable=False),
-    Column("valid_to", INSTANT, nullable=True),
-    Column("generation", BigInteger, nullable=False),
-    Column("currency", Text, nullable=True),
-    Column("minimum_seconds", Integer, nullable=True),
-    Column("lines", JSONB, nullable=True),
-)

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from millpond_contracts.bodies.jobs import GroupSpec, JobSpec
+from millpond_contracts.bodies.groups import GroupSpec
+from millpond_contracts.bodies.jobs import JobSpec
 from millpond_contracts.bodies.plans import (
     Offer,
     OfferPart,

@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from millpond_contracts.bodies.allocations import AllocationState
-from millpond_contracts.bodies.jobs import DeviceRequest, Preferences, Requirements, Toleration, minimum_value
+from millpond_contracts.bodies.groups import DeviceRequest, Preferences, Requirements, Toleration, minimum_value
 from millpond_contracts.bodies.nodes import CordonReason, DeviceView, NodeState, NodeView
 from millpond_contracts.bodies.places import AntiAffinityScope, LabelOperator
 from millpond_contracts.bodies.pools import PoolIsolation, PoolView

@@ -10,7 +10,7 @@ from uuid import UUID
 import asyncpg
 
 from millpond_contracts.bodies.allocations import AllocationState, DeviceShare, EndReason
-from millpond_contracts.bodies.jobs import SimulateSpec
+from millpond_contracts.bodies.groups import SimulateSpec
 from millpond_contracts.bodies.work import Assignment, HeldAllocation, PollAnswer, PollRequest, StopOrder
 from millpond_contracts.errors import ErrorCode
 from millpond_contracts.ids import AllocationId, JobId, NodeId, PoolId, TaskId, TenantId

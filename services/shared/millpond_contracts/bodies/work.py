@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, StrictInt
 
 from millpond_contracts.bodies.allocations import DeviceShare, EndReason
-from millpond_contracts.bodies.jobs import SimulateSpec
+from millpond_contracts.bodies.groups import SimulateSpec
 from millpond_contracts.bodies.shapes import Incoming, Outgoing
 from millpond_contracts.ids import AllocationId, JobId, TaskId, TenantId
 from millpond_contracts.quantities import Instant
