@@ -9,6 +9,7 @@ from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.ids import JobId
 from millpond_kernel.db import TenantScope
 from millpond_scheduler.loops import leader as leading
+from millpond_scheduler.loops import telling
 from millpond_scheduler.store.verdicts import list_queue
 from millpond_scheduler.usecases.jobs import explain_job
 from tests.integration.scheduler.world import ONE_DEVICE, World, limits
@@ -183,7 +184,7 @@ async def test_verdict_when_every_step_places_something_then_who_waits_is_told_w
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leading, "BATCHES_SECONDS", -1.0)  # others' changes come after every batch
-    monkeypatch.setattr(leading, "VERDICT_PAUSES", 0)
+    monkeypatch.setattr(telling, "VERDICT_PAUSES", 0)
     await world.add_node(devices=1, cpu=100_000)
     share = await world.add_virtual_pool()
     leader = world.leader(batch_tasks=1)

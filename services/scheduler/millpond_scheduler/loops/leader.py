@@ -7,7 +7,7 @@ replaced without knowing it can write nothing.
 import asyncio
 import gc
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,27 +18,26 @@ import asyncpg
 from millpond_contracts.ids import NodeId, TaskId, VirtualPoolId
 from millpond_kernel.db import DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.doorbell import LINGER_SECONDS, DoorListener
-from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, check_epoch, release_lease
+from millpond_kernel.leases import Lease, LeaseLost, acquire_lease, release_lease
 from millpond_kernel.observability import LEADER, LOOP_PASSES, LOOP_SECONDS, log
 from millpond_kernel.pausing import Stop, sleep_or_stop
 from millpond_scheduler.domain.cycle import plan_batch
 from millpond_scheduler.domain.plans import Halted, Placement, Plan, Rejection
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.loops.moving import Moving
+from millpond_scheduler.loops.telling import Telling
 from millpond_scheduler.providers.bells import NodeBell
 from millpond_scheduler.providers.kernels import KernelMode, KernelProvider
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.guards import GuardFailed
 from millpond_scheduler.usecases.comparing import COMPARE_SECONDS, MemoryCheck
 from millpond_scheduler.usecases.cycle import Batch, commit_batch
-from millpond_scheduler.usecases.demand import DemandMemory, tell_demand
 from millpond_scheduler.usecases.loading import apply_changes, load_shard, refresh_shard
 from millpond_scheduler.usecases.mixes import MIX_SECONDS, refresh_mixes
-from millpond_scheduler.usecases.reclaiming import commit_reclaims, note_reclaims, tell_halted
+from millpond_scheduler.usecases.reclaiming import commit_reclaims, note_reclaims
 from millpond_scheduler.usecases.records import microseconds_of
 from millpond_scheduler.usecases.recount import recount
 from millpond_scheduler.usecases.shard import Shard
-from millpond_scheduler.usecases.verdicts import VerdictMemory, write_verdicts
 
 LEASE_NAME = "scheduler/shard-0"
 # A queue in which nothing changes is planned again this often: waiting long enough earns a task an earmark.
@@ -51,8 +50,6 @@ GATHER_SECONDS = 0.025
 MAX_REFUSED = 3
 # So long batch follows batch on what is known; then the leader looks what others changed.
 BATCHES_SECONDS = 0.5
-# While every step places something, so many times as long as verdicts took to write passes before the next ones.
-VERDICT_PAUSES = 20
 
 
 @dataclass(slots=True)
@@ -93,12 +90,9 @@ class Leader:
         self._decided_at = datetime.fromtimestamp(0, UTC)
         self._changes_until = 0.0
         self._mixed_at = 0.0
-        self._verdicts_at = 0.0
-        self._verdicts_took = 0.0
         self._is_dirty = True
         self._rejections: Mapping[TaskId, Rejection] = {}
-        self._memory = VerdictMemory()
-        self._demand = DemandMemory()
+        self._telling = Telling(database, self._rules.verdict_seconds)
         self._check = MemoryCheck(self._rules.compare_seconds)
         self._moving = Moving(database, bell, self._rules.poll_seconds)
 
@@ -146,7 +140,7 @@ class Leader:
         """Drops the memory; the next step loads it anew under the lease as it then is."""
         self.shard, self.lease, self._renew_at = None, None, 0.0
         self._rejections, self._is_dirty = {}, True
-        self._memory, self._demand = VerdictMemory(), DemandMemory()
+        self._telling.forget()
 
     async def _give_up_lease(self) -> None:
         if self.lease is not None:
@@ -176,14 +170,16 @@ class Leader:
             halted += plan.halted
             if plan.reclaims:
                 await self._reclaim(shard, plan)
-        await self._tell(shard, halted, placed=placed)
+        await self._telling.tell_halted(shard, self._lease(), halted)
+        if not (placed and self._refused):  # what was refused was counted on
+            await self._telling.tell_verdicts(shard, self._lease(), self._rejections, placed=placed)
         if self._check.is_due():
             self._is_dirty = True  # it takes changes too
             if await self._check.find_drift(self._database, self._lease(), shard):
                 self.forget()
                 return True
         # What the committed placements left: a task that was placed waits no longer.
-        await tell_demand(self._database, self._lease(), shard, self._rejections, self._demand)
+        await self._telling.tell_demand(shard, self._lease(), self._rejections)
         return placed
 
     async def _hold_lease(self) -> bool:
@@ -372,25 +368,6 @@ class Leader:
                 },
             )
         self._is_dirty = True
-
-    async def _tell(self, shard: Shard, halted: Sequence[Halted], *, placed: bool) -> None:
-        """Tells of stops that were not ordered; writes verdicts when there is something to say, every few seconds."""
-        if halted:
-            async with self._database.begin(SYSTEM) as unit:
-                await check_epoch(unit, self._lease())
-                await tell_halted(unit, shard, halted, microseconds_of(await self._database.now()))
-        if placed and self._refused:
-            return  # what was refused was counted on
-        if not shard.waiting and not self._memory.written and not self._memory.blocked and self._memory.is_loaded:
-            return
-        # While work flows it takes a small part of the time, however long the queue.
-        pause = max(self._rules.verdict_seconds, VERDICT_PAUSES * self._verdicts_took if placed else 0.0)
-        started = time.monotonic()
-        if started - self._verdicts_at < pause:
-            return
-        async with self._database.begin(SYSTEM) as unit:
-            await write_verdicts(unit, self._lease(), shard, self._rejections, self._memory)
-        self._verdicts_at, self._verdicts_took = started, time.monotonic() - started
 
     def _lease(self) -> Lease:
         if self.lease is None:
