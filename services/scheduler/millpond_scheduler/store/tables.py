@@ -8,7 +8,6 @@ from sqlalchemy import (
     Identity,
     Index,
     Integer,
-    MetaData,
     Table,
     Text,
     UniqueConstraint,
@@ -18,11 +17,9 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from millpond_kernel.tables import INSTANT, NOW, kernel_tables
-from millpond_scheduler.store.view_tables import view_tables
+from millpond_scheduler.store.view_tables import metadata
 
-metadata = MetaData(schema="scheduler")
 kernel_tables(metadata)
-view_tables(metadata)
 # The trail of one allocation or job, which people follow from a bill's line.
 _outbox = metadata.tables["scheduler.outbox"]
 Index("outbox_subject", _outbox.c.subject, _outbox.c.seq)
