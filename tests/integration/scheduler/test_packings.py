@@ -18,7 +18,8 @@ from millpond_scheduler.usecases.packings import (
     tell_packing,
     withdraw_packing,
 )
-from tests.integration.scheduler.world import ONE_DEVICE, World, member
+from tests.integration.scheduler.test_partitions import add_divided, divided
+from tests.integration.scheduler.world import ONE_DEVICE, World, make_device, member
 
 pytestmark = pytest.mark.integration
 
@@ -69,6 +70,24 @@ async def test_packing_when_there_is_nothing_to_replay_then_it_says_why(world: W
     async with world.database.begin(SYSTEM) as unit:
         with pytest.raises(ProblemError, match="it has no setting"):
             await accept_packing(unit, OPERATOR, packing)
+
+
+async def test_packing_when_devices_are_divided_then_only_the_others_are_replayed(world: World) -> None:
+    for devices in ((), (False, True), (False, False)):
+        node = await world.add_node(cpu=1_000_000, memory=1_000_000)
+        made = tuple(make_device(memory_mib=81_920) for _ in devices)
+        chosen = tuple(divided(each) if is_it else each for each, is_it in zip(made, devices, strict=True))
+        await world.change_node(node.node_id, devices=chosen)
+    await add_divided(world, devices=2)
+    share = await world.add_virtual_pool()
+    await world.submit(share, devices=DeviceRequest(count=2))
+    packing = await ask(world)
+    assert await compute_packing(world.database, packing)
+    found = await read(world, packing)
+    assert found.nodes == 2
+    assert found.scores is not None
+    # Two of the three whole devices are on one node.
+    assert [score.allocated_percent for score in found.scores] == pytest.approx([200 / 3] * len(found.scores), abs=0.01)
 
 
 async def test_packing_when_its_computing_is_killed_then_it_is_handed_out_again_and_fails_at_last(world: World) -> None:

@@ -2,7 +2,8 @@
 
 In: `pool`, `nodes` (views as JSON texts) and `requests` (pairs of an asked group as a JSON text, and how many came).
 Out: `scores`, best first, `gain_points`, `jobs`, `nodes`; or `error`. What matters to packing is replayed: CPU, memory
-and devices of the nodes that are all of one flavor, and of each request the flavors that could take it.
+and devices of the nodes that are all of one flavor, without divided ones, and of each request the flavors that could
+take it.
 """
 
 import json
@@ -32,7 +33,7 @@ def propose(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the replays of these nodes and requests say, or why there is nothing to replay."""
     pool = PoolView.model_validate(given["pool"])
     views = [node for node in map(NodeView.model_validate_json, given["nodes"]) if node.pool_id == pool.pool_id]
-    nodes = [_trace_node(view) for view in views if len({device.flavor for device in view.devices}) == 1]
+    nodes = [node for node in map(_trace_node, views) if node is not None]
     if not nodes:
         return {"error": "The pool has no nodes with devices of one flavor."}
     nodes = nodes[:: -(-len(nodes) // MOST_NODES)]
@@ -58,8 +59,12 @@ def propose(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _trace_node(view: NodeView) -> TraceNode:
-    return TraceNode(str(view.node_id), view.cpu_milli, view.memory_mib, len(view.devices), view.devices[0].flavor)
+def _trace_node(view: NodeView) -> TraceNode | None:
+    """A node with the devices that are given out whole or in shares; None where these are not of one flavor."""
+    flavors = [device.flavor for device in view.devices if device.partition_mode is None]
+    if len(set(flavors)) != 1:
+        return None
+    return TraceNode(str(view.node_id), view.cpu_milli, view.memory_mib, len(flavors), flavors[0])
 
 
 def _trace_jobs(snapshot: Snapshot, counts: Mapping[RequestClass, int], flavors: set[str]) -> list[TraceJob]:
