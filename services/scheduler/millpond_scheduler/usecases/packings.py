@@ -4,8 +4,10 @@ import asyncio
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import asyncpg
 
 from millpond_contracts.bodies.packings import PackingScore, PackingState, PackingView
 from millpond_contracts.errors import ErrorCode
@@ -82,7 +84,8 @@ async def tell_packing(unit: UnitOfWork, packing: PackingId) -> PackingView:
     view = packings.packing_view(row)
     if view.setting is None:
         return view
-    change = measure_change(row["demand"] or {}, await _count_demand(unit, view.pool_id))
+    asked = await jobs.count_recent_requests(unit, RECENT_JOBS, MOST_REQUESTS, view.pool_id)
+    change = measure_change(row["demand"] or {}, _name_demand(asked))
     return view.model_copy(update={"demand_change_permille": change, "is_stale": change >= STALE_PERMILLE})
 
 
@@ -105,7 +108,6 @@ async def compute_packing(database: Database, packing: PackingId) -> bool:
         found = await views.find_pool(unit, pool)
         rows = await views.list_nodes(unit, None)
         asked = await jobs.count_recent_requests(unit, RECENT_JOBS, MOST_REQUESTS, pool)
-        demand = await _count_demand(unit, pool)
     given = {
         "pool": None if found is None else found.model_dump(mode="json"),
         "nodes": [row["body"] for row in rows],
@@ -113,13 +115,13 @@ async def compute_packing(database: Database, packing: PackingId) -> bool:
     }
     replay, error = await _replay(given)
     async with database.begin(SYSTEM) as unit:
-        await packings.end_packing(unit, packing, replay, demand, error)
+        await packings.end_packing(unit, packing, replay, _name_demand(asked), error)
     return True
 
 
-async def _count_demand(unit: UnitOfWork, pool: PoolId) -> dict[str, int]:
-    rows = await jobs.count_recent_requests(unit, RECENT_JOBS, MOST_REQUESTS, pool)
-    return {hashlib.sha256(row["asked"].encode()).hexdigest()[:16]: row["tasks"] for row in rows}
+def _name_demand(asked: Sequence[asyncpg.Record]) -> dict[str, int]:
+    """How many tasks came with each request, by a short name of it."""
+    return {hashlib.sha256(row["asked"].encode()).hexdigest()[:16]: row["tasks"] for row in asked}
 
 
 async def _replay(given: Mapping[str, Any]) -> tuple[Replay | None, str | None]:
