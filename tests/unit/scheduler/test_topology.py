@@ -330,7 +330,8 @@ def test_place_when_names_repeat_in_zones_then_they_are_two_domains_and_only_wha
     one, two = Place("n", "z1", "r1"), Place("n", "z2", "r1")
     assert one.domain_at(RACK) != two.domain_at(RACK)
     assert one.domain_at(TopologyLevel.INTERCONNECT_DOMAIN) is None
-    assert common_place([one, two]) == Place("n", None, "r1")
+    assert common_place([one, two]) == Place("n")
+    assert common_place([one, Place("n", "z1", "r1", "d1")]) == one
 
 
 def test_demand_when_a_rule_asks_where_nodes_stand_then_no_new_node_is_asked_for_as_its_place_is_not_known() -> None:

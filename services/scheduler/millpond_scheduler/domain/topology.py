@@ -33,9 +33,10 @@ class Place:
 
 
 def common_place(places: Iterable[Place]) -> Place:
-    """What all of these places have in common."""
-    values = zip(*map(astuple, places), strict=True)
-    return Place(*(next(iter(each)) if len(each) == 1 else None for each in map(set, values)))
+    """The domains that all of these places are in."""
+    listed = list(places)
+    found = [{place.domain_at(level) for place in listed} for level in LEVELS[:-1]]
+    return Place(*(domain[-1] if len(each) == 1 and (domain := next(iter(each))) else None for each in found))
 
 
 def in_words(level: TopologyLevel) -> str:
