@@ -1,5 +1,8 @@
 """Plans of moves through the real rows: whom they serve, who may be moved, that nothing changes; carrying one out."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
@@ -60,6 +63,30 @@ async def scatter(world: World) -> tuple[Leader, VirtualPoolView, JobView, dict[
     return leader, share, head, running
 
 
+class Seen(NamedTuple):
+    """A plan of moves for `head` as it was seen, beside what is scattered; `emptied` = the node that it would get."""
+
+    leader: Leader
+    share: VirtualPoolView
+    head: JobView
+    running: dict[NodeId, list[Assignment]]
+    told: MovePlanView
+    emptied: NodeId
+
+
+async def see_moves(world: World) -> Seen:
+    leader, share, head, running = await scatter(world)
+    await world.value(AGED)
+    told = await ask(world, head.job_id)
+    (emptied,) = {move.from_node_id for move in told.moves}
+    return Seen(leader, share, head, running, told, emptied)
+
+
+async def leave(world: World, node: NodeId, tasks: Sequence[Assignment]) -> None:
+    for task in tasks:
+        await world.end_task(node, task, exit_code=-15, reason=EndReason.PREEMPTED)
+
+
 async def order(world: World, told: MovePlanView, plan: str | None = None) -> MoveOrderView:
     async with world.database.begin(SYSTEM) as unit:
         return await order_moves(unit, member(None), told, MoveOrderSpec(plan=plan or told.plan or ""))
@@ -118,9 +145,7 @@ async def test_moves_when_running_jobs_allow_no_restart_or_nothing_waits_then_th
 async def test_order_when_carried_out_then_targets_are_kept_tasks_move_there_and_the_job_starts_on_what_they_left(
     world: World,
 ) -> None:
-    leader, _, head, running = await scatter(world)
-    await world.value(AGED)
-    told = await ask(world, head.job_id)
+    leader, _, head, running, told, emptied = await see_moves(world)
     made = await order(world, told)
     assert (made.state, made.ordered_by) == ("requested", "tester")
     await leader.step()
@@ -129,16 +154,15 @@ async def test_order_when_carried_out_then_targets_are_kept_tasks_move_there_and
     assert await world.value("SELECT used FROM usage WHERE resource = 'device'") == 8000
     targets = {move.to_node_id for move in told.moves}
     assert (await ask(world, head.job_id)).outcome == "no_way"
-    (emptied,) = [node for node in world.nodes if node not in targets]
     stops = (await world.poll(emptied)).stops
     assert {stop.reason for stop in stops} == {EndReason.PREEMPTED}  # as agents of the version before know it
-    await world.end_task(emptied, running[emptied][0], exit_code=-15, reason=EndReason.PREEMPTED)
+    await leave(world, emptied, running[emptied][:1])
     await leader.step()
     assert {task.attempt for node in targets for task in (await world.poll(node)).assignments if task.attempt > 1} == {
         2
     }
     assert await world.job_state(head.job_id) == "pending"
-    await world.end_task(emptied, running[emptied][1], exit_code=-15, reason=EndReason.PREEMPTED)
+    await leave(world, emptied, running[emptied][1:])
     await leader.step()
     ((job, _),) = [(task.job_id, task) for task in (await world.poll(emptied)).assignments]
     assert job == head.job_id
@@ -157,9 +181,7 @@ async def test_order_when_carried_out_then_targets_are_kept_tasks_move_there_and
 async def test_order_when_the_plan_is_another_one_or_ordered_twice_then_refused_and_nothing_is_stopped(
     world: World,
 ) -> None:
-    leader, _, head, _ = await scatter(world)
-    await world.value(AGED)
-    told = await ask(world, head.job_id)
+    leader, _, head, _, told, _ = await see_moves(world)
     with pytest.raises(ProblemError, match="Look again"):
         await order(world, told, "0" * 16)
     await order(world, told)
@@ -179,15 +201,11 @@ async def test_order_when_the_plan_is_another_one_or_ordered_twice_then_refused_
 async def test_order_when_the_leader_is_replaced_in_between_then_the_next_one_keeps_the_places_and_finishes(
     world: World,
 ) -> None:
-    leader, share, head, running = await scatter(world)
-    await world.value(AGED)
-    told = await ask(world, head.job_id)
+    leader, share, head, running, told, emptied = await see_moves(world)
     await order(world, told)
     await leader.step()
     leader.forget()
-    (emptied,) = [node for node in running if node not in {move.to_node_id for move in told.moves}]
-    for task in running[emptied]:
-        await world.end_task(emptied, task, exit_code=-15, reason=EndReason.PREEMPTED)
+    await leave(world, emptied, running[emptied])
     other = await world.submit(share, devices=ONE_DEVICE, count=4, priority=99)
     await leader.step()
     await leader.step()
@@ -210,8 +228,7 @@ async def test_policy_when_a_pool_has_one_then_the_leader_moves_by_itself_within
     (made,) = await orders(world, head.job_id)
     assert (made.ordered_by, made.state, len(made.moves)) == ("policy", "moving", 2)
     (emptied,) = {move.from_node_id for move in made.moves}
-    for task in running[emptied]:
-        await world.end_task(emptied, task, exit_code=-15, reason=EndReason.PREEMPTED)
+    await leave(world, emptied, running[emptied])
     await leader.step()
     (task,) = (await world.poll(emptied)).assignments
     assert task.job_id == head.job_id
@@ -248,9 +265,8 @@ async def tell_policy(world: World, generation: int, policy: MovePolicy) -> None
 async def test_moves_when_something_has_changed_since_they_were_decided_then_none_is_stopped_and_nothing_is_kept(
     world: World, meanwhile: str, refused: str
 ) -> None:
-    leader, _, head, _ = await scatter(world)
-    await world.value(AGED)
-    made = await order(world, await ask(world, head.job_id))
+    leader, _, head, _, told, _ = await see_moves(world)
+    made = await order(world, told)
     assert leader.shard is not None
     assert leader.lease is not None
     async with world.database.begin(SYSTEM) as unit:
@@ -268,17 +284,14 @@ async def test_moves_when_something_has_changed_since_they_were_decided_then_non
 
 
 async def test_move_when_its_place_is_gone_then_the_task_starts_elsewhere_and_the_order_says_so(world: World) -> None:
-    leader, _, head, running = await scatter(world)
+    leader, _, head, running, told, emptied = await see_moves(world)
     spare = (await world.add_node(devices=1, cpu=100)).node_id  # too few cores until later
-    await world.value(AGED)
-    told = await ask(world, head.job_id)
     await order(world, told)
     await leader.step()
     first, second = told.moves
     await world.change_node(spare, cpu_milli=8000)
     await world.change_node(first.to_node_id, schedulable=False, cordon_reasons=(CordonReason.OPERATOR,))
-    for task in running[first.from_node_id]:
-        await world.end_task(first.from_node_id, task, exit_code=-15, reason=EndReason.PREEMPTED)
+    await leave(world, emptied, running[emptied])
     for _ in range(2):
         await leader.step()
     (after,) = await orders(world, head.job_id)
