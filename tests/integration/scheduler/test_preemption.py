@@ -3,7 +3,8 @@
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import DeviceRequest, RetryReason, RetrySpec
+from millpond_contracts.bodies.groups import DeviceRequest
+from millpond_contracts.bodies.jobs import RetryReason, RetrySpec
 from millpond_contracts.bodies.tenants import Preemption, VirtualPoolView
 from millpond_contracts.ids import TaskId
 from millpond_kernel.db import SYSTEM, TenantScope
