@@ -43,7 +43,7 @@ def run_friendly(work: Callable[[], Any]) -> Any:
     except MillpondError as error:
         raise _stop(error.detail, _hints(error), REFUSED) from error
     except ValidationError as error:
-        raise _stop("this is not what Millpond takes:", _places(error), USAGE) from error
+        raise _stop("this is not what Millpond takes:", list_places(error), USAGE) from error
     except KeyboardInterrupt as error:
         err().print("interrupted; what was started on Millpond goes on")
         raise typer.Exit(INTERRUPTED) from error
@@ -75,14 +75,17 @@ def _hints(error: MillpondError) -> list[str]:
     return hints
 
 
-def _places(error: ValidationError) -> list[str]:
+def list_places(error: ValidationError) -> list[str]:
+    """One line for each fault: where, what is expected, what was found."""
     lines = []
     for each in name_faults(error.errors())[:10]:
-        place = ".".join(str(part) for part in each["loc"])
+        place = ".".join(str(part) for part in each["loc"] if part != "[key]")
         is_name = "pattern" in each["type"] and place.rpartition(".")[2] == "name"
         if each["type"] == "missing":
             lines.append(f"{place}: missing")
             continue
         expected = _NAME if is_name else each["msg"].removeprefix("Value error, ")
-        lines.append(f"{place or 'it'}: {expected}, found {str(each['input'])[:60]!r}")
+        is_whole = isinstance(each["input"], dict | list | tuple)  # of a contradiction inside, which the words name
+        found = "" if is_whole else f", found {str(each['input'])[:60]!r}"
+        lines.append(f"{place}: {expected}{found}" if place else expected + found)
     return lines

@@ -1,7 +1,8 @@
 """The options that describe a job, for every command that takes one; and from them, or from a file, to jobs."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from millpond.cli.amounts import parse_mib, parse_milli, parse_pairs, parse_seconds
 from millpond.cli.completing import complete_projects, complete_tenants, complete_virtual_pools
+from millpond.cli.failures import list_places
 from millpond.client.client import Client
 from millpond_contracts.bodies.groups import (
     DeviceRequest,
@@ -329,7 +331,11 @@ def _affinity(text: str) -> NodeAffinity:
             f"expected LABEL=VALUES or LABEL!=VALUES, found {text[:60]!r}", param_hint="--affinity"
         )
     operator = LabelOperator.NOT_IN if label.endswith("!") else LabelOperator.IN
-    return NodeAffinity(label=label.removesuffix("!"), operator=operator, values=tuple(values.split(",")))
+    named = tuple(value.strip() for value in values.split(","))
+    if not all(named):
+        raise typer.BadParameter(f"a value is empty in {text[:60]!r}", param_hint="--affinity")
+    with _naming("--affinity"):
+        return NodeAffinity(label=label.removesuffix("!"), operator=operator, values=named)
 
 
 def _spread(text: str) -> TopologySpread:
@@ -337,7 +343,17 @@ def _spread(text: str) -> TopologySpread:
     if not separator or level not in list(TopologyLevel) or not most.isdecimal():
         levels = ", ".join(TopologyLevel)
         raise typer.BadParameter(f"expected LEVEL=N with one of {levels}, found {text[:60]!r}", param_hint="--spread")
-    return TopologySpread(level=TopologyLevel(level), max_tasks=int(most))
+    with _naming("--spread"):
+        return TopologySpread(level=TopologyLevel(level), max_tasks=int(most))
+
+
+@contextmanager
+def _naming(option: str) -> Iterator[None]:
+    """What is refused of an option is told by the option's name."""
+    try:
+        yield
+    except ValidationError as error:
+        raise typer.BadParameter("; ".join(list_places(error)), param_hint=option) from error
 
 
 def _toleration(text: str) -> Toleration:

@@ -84,8 +84,26 @@ def test_submit_when_places_are_asked_for_then_the_group_requires_them(api: Fake
     assert [(one.level, one.scope) for one in group.requires.anti_affinity] == [("node", "job")]
     assert [(one.level, one.max_tasks, one.max_skew) for one in group.requires.spread] == [("zone", 2, None)]
     assert (group.requires.pack, group.prefers.pack) == ("region", "rack")
-    for wrong in (("--affinity", "rack"), ("--spread", "row=2"), ("--spread", "rack=two"), ("--pack", "rack")):
-        assert run(api, "submit", *wrong, "--", "train").code == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (("--affinity", "rack"), "--affinity: expected LABEL=VALUES"),
+        (("--affinity", "rack=r1,,r2"), "--affinity: a value is empty"),
+        (("--affinity", "my rack=r1"), "--affinity: label: String should match"),
+        (("--spread", "row=2"), "--spread: expected LEVEL=N"),
+        (("--spread", "rack=two"), "--spread: expected LEVEL=N"),
+        (("--spread", "rack=0"), "--spread: max_tasks: Input should be greater"),
+        (("--pack", "rack"), "requires.pack is of gangs"),
+    ],
+)
+def test_submit_when_places_are_asked_for_wrongly_then_names_the_option(
+    api: FakeApi, wrong: tuple[str, str], told: str
+) -> None:
+    ran = run(api, "submit", *wrong, "--", "train")
+    assert (ran.code, told in ran.err_words) == (2, True)
+    assert "Resources(" not in ran.err
 
 
 def test_submit_when_a_gang_is_asked_for_then_the_group_says_so(api: FakeApi) -> None:
