@@ -39,7 +39,8 @@ def move(
 ) -> None:
     """For operators: move running tasks elsewhere so that a waiting job starts; they start anew there.
 
-    Each task's new place is kept for it before it is asked to stop. `millpond explain JOB --moves` only shows the plan.
+    Each task's new place is kept for it before it is asked to stop. Only tasks of jobs with --retries that are no part
+    of a gang are moved. `millpond explain JOB --moves` only shows the plan, with a cool-down of 10 minutes.
     """
     client = connect(context)
     rules = {"max_moves": max_moves, "cool_down_seconds": parse_seconds(cool_down, "--cool-down")}
@@ -95,7 +96,11 @@ def pool_moves(
     ] = 30,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Let the scheduler move running tasks of a pool by itself, where what is free is too scattered for a job."""
+    """Let the scheduler move running tasks of a pool by itself, where what is free is too scattered for a job.
+
+    Only tasks of jobs with --retries that are no part of a gang and have run for 10 minutes. `millpond pools -o json`
+    tells what is allowed now.
+    """
     client = connect(context)
     pool = client.pools.get(name)
     rules = None

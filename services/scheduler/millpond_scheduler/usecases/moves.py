@@ -24,7 +24,10 @@ from millpond_scheduler.usecases.shard import GroupFacts, Shard
 MESSAGES: Mapping[MoveOutcome, str] = {
     MoveOutcome.STARTS_NOW: "there is room now; nothing has to move",
     MoveOutcome.BELOW_THRESHOLD: "too little of what is free is fragmented for moves to be considered",
-    MoveOutcome.NO_WAY: "no moves within the budget would make room",
+    MoveOutcome.NO_WAY: (
+        "no moves within the budget would make room; only tasks that may be tried again (retries), belong to no gang"
+        " and have run for the cool-down are moved"
+    ),
     MoveOutcome.NOT_WORTH: "moves would make room, but the moved tasks would lose more than the job gains",
     MoveOutcome.MOVES: "these moves would make room; the job's places are taken before anything moves",
 }
