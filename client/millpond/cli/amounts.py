@@ -144,6 +144,11 @@ def show_amount(resource: str, amount: int) -> str:
     return f"{shown} {noun}" if shown == "1" else f"{shown} {noun}s"
 
 
+def show_count(count: int, noun: str) -> str:
+    """A number of things: `1 device`, `2 devices`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def show_share(permille: int) -> str:
     """Thousandths as people read them: `3.5 %`."""
     return f"{permille / 10:g} %"

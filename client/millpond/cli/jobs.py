@@ -17,6 +17,7 @@ from millpond.cli.amounts import (
     parse_instant,
     show_age,
     show_amount,
+    show_count,
     show_mib,
     show_milli,
     show_seconds,
@@ -283,7 +284,9 @@ def explanation_text(explanation: Explanation) -> RenderableType:
     if explanation.estimated_start is not None:
         fields.append(("expected by", show_time(explanation.estimated_start)))
     if explanation.largest_free_block is not None:
-        fields.append(("largest free block", f"{explanation.largest_free_block} whole devices on one node"))
+        fields.append(
+            ("largest free block", f"{show_count(explanation.largest_free_block, 'whole device')} on one node")
+        )
     if explanation.largest_free_profile is not None:
         fields.append(("largest free partition", explanation.largest_free_profile))
     if explanation.fragmentation_permille:

@@ -4,7 +4,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from millpond.cli.amounts import show_share
+from millpond.cli.amounts import show_count, show_share
 from millpond.cli.rendering import field_grid, make_table, show_json, words
 from millpond.cli.session import Output, out
 from millpond.client.client import Client
@@ -30,7 +30,7 @@ def moves_text(plan: MovePlanView) -> RenderableType:
         ("fragmented", f"{show_share(plan.fragmentation_permille)} of what is free cannot be used by it"),
     ]
     if plan.largest_free_block is not None:
-        fields.append(("largest free block", f"{plan.largest_free_block} whole devices on one node"))
+        fields.append(("largest free block", f"{show_count(plan.largest_free_block, 'whole device')} on one node"))
     if plan.nodes:
         fields.append(("would start on", ", ".join(plan.nodes)))
     if not plan.moves:

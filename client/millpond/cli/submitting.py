@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from millpond.cli.amounts import show_amount, show_mib
+from millpond.cli.amounts import show_amount, show_mib, show_milli
 from millpond.cli.failures import REFUSED
 from millpond.cli.following import follow_log, wait_for
 from millpond.cli.job_options import JobOptions, read_jobs, takes_job_options
@@ -92,7 +92,10 @@ def _show_group(group: GroupSpec, spec: JobSpec) -> str:
     wanted = group.resources
     shown = f"{show_amount('cpu', wanted.cpu_milli)} and {show_mib(wanted.memory_mib)}"
     if wanted.devices:
-        shown += f" and {wanted.devices[0].count} {wanted.devices[0].kind}"
+        device = wanted.devices[0]
+        share = device.profile or ("" if device.milli == 1000 else show_milli(device.milli))
+        times = "" if device.count == 1 else f"{device.count} x "
+        shown += f" and {times}{share} of a {device.kind}" if share else f" and {device.count} {device.kind}"
     return shown if len(spec.groups) == 1 else f"{shown} ({group.count} of {group.name})"
 
 

@@ -16,6 +16,7 @@ from millpond.cli.amounts import (
     parse_seconds,
     show_age,
     show_amount,
+    show_count,
     show_mib,
     show_milli,
     show_seconds,
@@ -140,3 +141,8 @@ def test_milli_when_shown_and_read_then_the_same(milli: int) -> None:
 @given(st.integers(0, 1023))
 def test_mib_when_small_then_shown_and_read_the_same(mib: int) -> None:
     assert parse_mib(show_mib(mib), "--memory") == mib
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0 devices"), (1, "1 device"), (2, "2 devices")])
+def test_count_when_shown_then_one_is_singular(count: int, shown: str) -> None:
+    assert show_count(count, "device") == shown

@@ -195,6 +195,21 @@ def test_submit_when_a_job_has_several_groups_then_each_is_told(api: FakeApi, tm
     assert "4 tasks with 2 cores and 512 MiB (1 of lead), 1 core and 1 GiB and 2 gpu (3 of work)" in told
 
 
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (("--gpus", "2"), "2 gpu"),
+        (("--profile", "2g.20gb"), "2g.20gb of a gpu"),
+        (("--gpu-milli", "250"), "0.25 of a gpu"),
+    ],
+)
+def test_submit_when_a_part_of_a_device_is_asked_for_then_told_as_such(
+    api: FakeApi, wanted: tuple[str, str], told: str
+) -> None:
+    ran, _ = submitted(api, *wanted, "--", "train")
+    assert f"1 task with 1 core and 512 MiB and {told}" in " ".join(ran.out.split())
+
+
 def test_submit_when_a_file_has_a_surplus_field_then_usage(api: FakeApi, tmp_path: Path) -> None:
     file = tmp_path / "job.json"
     file.write_text(json.dumps(spec().model_dump(mode="json") | {"colour": "red", "virtual_pool": "main"}))

@@ -61,11 +61,15 @@ def write_openb(file: TextIO, outcomes: Iterable[Outcome]) -> None:
             writer.writerow((outcome.seed, row.arrival, row.job, row.node, devices, row.milli, accepted))
 
 
+def _count(seeds: Sequence[object]) -> str:
+    return f"{len(seeds)} seed{'s' if len(seeds) != 1 else ''}"
+
+
 def show_openb(report: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     """The mean over the seeds as a table, and how fast this machine decided."""
     mean = report["mean"]
     lines = [
-        f"openb, policy {report['policy']}, {len(outcomes)} seeds: "
+        f"openb, policy {report['policy']}, {_count(outcomes)}: "
         f"{mean['placed']:.0f} of {mean['arrivals']:.0f} arrivals placed, "
         f"{mean['unallocated_devices']:.1f} devices idle at the end",
         "arrived %   allocated %   of idle is fragment %",
@@ -113,7 +117,7 @@ def show_replay(report: dict[str, Any], replays: Sequence[Replayed]) -> str:
     """The mean over the seeds as a table, and how fast this machine decided."""
     mean = report["mean"]
     lines = [
-        f"trace, policy {report['policy']}, {len(replays)} seeds: {mean['offered_percent']:.1f} % of the devices asked "
+        f"trace, policy {report['policy']}, {_count(replays)}: {mean['offered_percent']:.1f} % of the devices asked "
         f"for over {mean['end_s']:.0f} s, {mean['held_percent']:.2f} % held",
         "tasks      number   started   wait s: median       p95",
     ]
