@@ -7,7 +7,8 @@ Then jobs arrive at random, so many that they ask for 1.1 times the devices; one
 one node (`node`) or as 8 tasks with one each (`tasks`). Every job has a time limit of 1.5 times its duration. All is
 played twice by the simulator's own code, with holds and without. Those gangs are judged that came so early that they
 could have waited for as long as the bar says. MILLPOND_OPENB_FOLDER and MILLPOND_TRACES_FOLDER name the folders of the
-lists, MILLPOND_CHURN_ARRIVALS another number of arrivals.
+lists; MILLPOND_CHURN_ARRIVALS another number of arrivals, MILLPOND_CHURN_STEP_S other seconds from one decision to the
+next, and MILLPOND_CHURN_ONLY one of `dlrm.node`, `dlrm.tasks` and `philly.node`.
 """
 
 import csv
@@ -26,7 +27,9 @@ from tests.benchmarks.figures import percentile, tell
 
 TRACES_VARIABLE, TRACES_FOLDER = "MILLPOND_TRACES_FOLDER", ROOT.parent / "shared" / "data" / "jobs"
 ARRIVALS_VARIABLE, ARRIVALS = "MILLPOND_CHURN_ARRIVALS", 6_000
-SEED, EVERY_NODE, CLOCK = 42, 32, Clock(step_seconds=3600)
+STEP_VARIABLE, STEP_SECONDS = "MILLPOND_CHURN_STEP_S", 3_600
+ONLY_VARIABLE = "MILLPOND_CHURN_ONLY"
+SEED, EVERY_NODE = 42, 32
 OVERLOAD, LIMITS, GANG_SHARE, GANG_DEVICES = 1.1, 1.5, 0.01, 8
 MOST_WAITS, DELIVERED_BAR = 2, ">= 95"
 
@@ -61,7 +64,8 @@ def measure() -> None:
         ("dlrm.tasks", dlrm, GANG_DEVICES),
         ("philly.node", philly, 1),
     ):
-        _measure_kind(f"churn.{kind}", nodes, draw_churn(nodes, jobs, durations, tasks))
+        if os.environ.get(ONLY_VARIABLE, kind) == kind:
+            _measure_kind(f"churn.{kind}", nodes, draw_churn(nodes, jobs, durations, tasks))
 
 
 def read_lists() -> tuple[list[TraceNode], list[TraceJob]]:
@@ -170,7 +174,8 @@ def _measure_kind(name: str, nodes: list[TraceNode], jobs: list[TraceJob]) -> No
 
 
 def _play(nodes: list[TraceNode], jobs: list[TraceJob], policy: SimulatedPolicy) -> Replayed:
-    return run_replay(nodes, jobs, policy, CLOCK, SEED)
+    clock = Clock(step_seconds=int(os.environ.get(STEP_VARIABLE, STEP_SECONDS)))
+    return run_replay(nodes, jobs, policy, clock, SEED)
 
 
 def _measure_run(name: str, replayed: Replayed, bar_s: int) -> int:
