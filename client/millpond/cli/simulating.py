@@ -70,7 +70,7 @@ def simulate_placement(
         Path | None, typer.Option(metavar="FILE", help="Write what became of every arrival, as CSV.")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the curves (.png, .svg, .pdf); needs millpond[plots].")
+        Path | None, typer.Option(metavar="FILE", help="Draw the curves (.png, .svg, .pdf); needs millpond\\[plots].")
     ] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Seeds at a time; by default one per CPU.")] = None,
 ) -> None:

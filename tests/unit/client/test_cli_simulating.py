@@ -19,3 +19,7 @@ def test_placement_when_simulated_then_files_are_written_without_a_stack(tmp_pat
     assert json.loads(report.read_text(encoding="utf-8"))["mean"]["allocation_percent"]["130"] == 100.0
     assert run(None, "simulate", "placement", f"--nodes={nodes}", f"--jobs={jobs}", "--seeds=x").code == 2
     assert run(None, "simulate", "placement", f"--nodes={tmp_path / 'none'}", f"--jobs={jobs}").code == 2
+
+
+def test_placement_help_when_asked_for_then_names_the_extra_that_plots() -> None:
+    assert "millpond[plots]" in run(None, "simulate", "placement", "--help").out
