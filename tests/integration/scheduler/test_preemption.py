@@ -12,7 +12,8 @@ from millpond_scheduler.domain.plans import Plan
 from millpond_scheduler.usecases.jobs import explain_job
 from millpond_scheduler.usecases.loading import load_evictions
 from millpond_scheduler.usecases.shard import Shard
-from tests.integration.scheduler.world import ONE_DEVICE, World, limits
+from tests.integration.scheduler.test_plans import plan
+from tests.integration.scheduler.world import ONE_DEVICE, World, limits, make_spec
 
 pytestmark = pytest.mark.integration
 
@@ -84,6 +85,25 @@ async def test_preemption_when_the_leader_is_replaced_after_the_last_victim_left
     assert [each["job_id"] for each in bound] == [high.job_id]
 
 
+async def test_preemption_when_one_of_two_victims_left_then_a_plan_offers_nobody_else_what_it_left(
+    world: World,
+) -> None:
+    first, _ = [(await world.add_node(devices=1)).node_id for _ in range(2)]
+    share = await add_share(world, devices=2000)
+    await world.submit(share, count=2, devices=ONE_DEVICE, priority=10)
+    leader = world.leader()
+    await leader.step()
+    running = {node: (await world.poll(node)).assignments[0] for node in world.nodes}
+    for node, task in running.items():
+        await world.run_task(node, task)
+    await world.submit(share, devices=ONE_DEVICE, count=2, gang=True, priority=90)
+    await leader.step()
+    assert await world.value("SELECT count(*) FROM allocation WHERE state = 'releasing'") == 2
+    await world.end_task(first, running[first], exit_code=-15, reason=EndReason.PREEMPTED)
+    told = await plan(world, share, make_spec(share.virtual_pool_id, devices=ONE_DEVICE))
+    assert told.offers == []
+
+
 async def test_preemption_when_the_rules_changed_since_the_plan_then_nobody_is_stopped_case_5(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,10 +115,10 @@ async def test_preemption_when_the_rules_changed_since_the_plan_then_nobody_is_s
     (task,) = (await world.poll(node)).assignments
     await world.run_task(node, task)
     await world.submit(share, devices=ONE_DEVICE, priority=90)
-    plan = leader._plan
+    plan_alone = leader._plan
 
     async def plan_then_change(shard: Shard) -> Plan | None:
-        found = await plan(shard)
+        found = await plan_alone(shard)
         await world.tell_virtual_pool(share.model_copy(update={"preemption": Preemption.NEVER, "generation": 3}))
         return found
 

@@ -243,10 +243,17 @@ def _job_facts(row: asyncpg.Record, tenant: TenantId) -> JobFacts:
     )
 
 
-async def restore_claims(unit: UnitOfWork, shard: Shard) -> None:
-    """Keeps for claimants what was freed for them, though a new leader may find nothing that still stops for them."""
+async def restore_claims(unit: UnitOfWork, shard: Shard, *, only_open: bool = False) -> None:
+    """Keeps for claimants what was freed for them, also where nothing that is held any more tells of it.
+
+    Args:
+        only_open: not for those for whom nothing stops any more: their turn was, or is now.
+    """
     for row in await evictions.list_emptied(unit):
-        claim = shard.claims.setdefault(TaskId.of(row["claimant_id"]), ClaimMemory(set(), set()))
+        claimant = TaskId.of(row["claimant_id"])
+        if only_open and claimant not in shard.claims:
+            continue
+        claim = shard.claims.setdefault(claimant, ClaimMemory(set(), set()))
         claim.nodes |= {NodeId.of(node) for node in row["nodes"]}
         claim.moves = row["moves"]
 

@@ -22,6 +22,7 @@ from millpond_scheduler.usecases.loading import (
     load_evictions,
     load_rules,
     load_waiting,
+    restore_claims,
 )
 from millpond_scheduler.usecases.mixes import refresh_mixes
 from millpond_scheduler.usecases.records import published_prices
@@ -100,3 +101,4 @@ async def _refresh_allocations(unit: UnitOfWork, shard: Shard) -> None:
     shard.claims.clear()
     for key, claimant in await allocations.list_stopping(unit):
         shard.note_stopping(key, claimant)
+    await restore_claims(unit, shard, only_open=True)
