@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from redis.asyncio import Redis
 
 from millpond_contracts.bodies.tenants import TenantState, TokenAnswer
-from millpond_contracts.events import PUBLISHERS, Envelope
+from millpond_contracts.events import PUBLISHERS
 from millpond_contracts.events.quota import ApiKeyRevoked, RoleChanged, TenantChanged
 from millpond_kernel.auth import Authenticator, DenySet
 from millpond_kernel.border import Border, Gate, Gates
@@ -27,6 +27,7 @@ from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.filters import known_query
 from millpond_kernel.following import Follower
 from millpond_kernel.health import Health
+from millpond_kernel.messages import Message
 from millpond_kernel.outbox import doorbell_channel
 from millpond_kernel.problem import add_problem_handlers, problem_response
 from millpond_kernel.rates import TenantRates
@@ -75,7 +76,7 @@ class Kernel:
         for end in self.long_polls:
             end()
 
-    def wake(self, _: Envelope | None = None) -> None:
+    def wake(self, _: Message | None = None) -> None:
         """Wakes every open watch of this process."""
         self.woken.set()
         self.woken = asyncio.Event()
@@ -214,17 +215,17 @@ async def _started_kernel(service: ServiceApp, stack: AsyncExitStack) -> Kernel:
     return kernel
 
 
-def deny_from(kernel: Kernel) -> Callable[[Envelope], None]:
+def deny_from(kernel: Kernel) -> Callable[[Message], None]:
     """Feeds the deny set from quota's events."""
 
-    def take(envelope: Envelope) -> None:
-        if envelope.type == ApiKeyRevoked.type:
-            kernel.authenticator.deny.revoke(str(ApiKeyRevoked.model_validate(envelope.body).api_key_id))
-        elif envelope.type == TenantChanged.type:
-            tenant = TenantChanged.model_validate(envelope.body).tenant_view
+    def take(message: Message) -> None:
+        if message.type == ApiKeyRevoked.type:
+            kernel.authenticator.deny.revoke(str(ApiKeyRevoked.model_validate_json(message.body()).api_key_id))
+        elif message.type == TenantChanged.type:
+            tenant = TenantChanged.model_validate_json(message.body()).tenant_view
             kernel.authenticator.deny.set_tenant(str(tenant.tenant_id), active=tenant.state is TenantState.ACTIVE)
-        elif envelope.type == RoleChanged.type:
-            changed = RoleChanged.model_validate(envelope.body)
+        elif message.type == RoleChanged.type:
+            changed = RoleChanged.model_validate_json(message.body())
             kernel.authenticator.deny.change_role(str(changed.api_key_id), changed.role)
 
     return take

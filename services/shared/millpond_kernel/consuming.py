@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from millpond_contracts.events import Envelope
 from millpond_kernel.clients import ServiceAway, ServiceClient
 from millpond_kernel.db import AWAY_ERRORS, DATABASE_ERRORS, SYSTEM, Database
 from millpond_kernel.fail_points import FailPoint, pass_point
+from millpond_kernel.messages import Message
 from millpond_kernel.observability import ALARMS, CONSUMER_LAG, EVENTS_APPLIED, EVENTS_PARKED, FEED_READS, log
 from millpond_kernel.outbox import stream_key
 from millpond_kernel.pausing import Stop, end_task, sleep_or_stop
@@ -136,18 +136,18 @@ class ConsumerRunner:
             await self._write_passed(cursor)
             try:
                 until = quiet_since + patience if cursor == self._written else self._write_by
-                envelopes = await self._read_stream(cursor, until - time.monotonic(), stop)
+                messages = await self._read_stream(cursor, until - time.monotonic(), stop)
             except (RedisError, OSError, ValueError, KeyError) as error:
                 self._note_redis(error)
                 cursor = await self._catch_up(cursor, stop)
                 await sleep_or_stop(stop, 0.2)
                 continue
             self._note_redis(None)
-            if envelopes and envelopes[0].seq == cursor + 1:
-                cursor = await self._apply(cursor, _contiguous(envelopes), stop)
+            if messages and messages[0].seq == cursor + 1:
+                cursor = await self._apply(cursor, _contiguous(messages), stop)
                 self._set_lag(self._head - cursor)
                 quiet_since, patience = time.monotonic(), self._silence_seconds
-            elif envelopes or time.monotonic() - quiet_since > patience:
+            elif messages or time.monotonic() - quiet_since > patience:
                 reached = await self._catch_up(cursor, stop)
                 # While the feed has nothing either, it is asked less and less often.
                 longest = MAX_SILENCES * self._silence_seconds
@@ -162,7 +162,7 @@ class ConsumerRunner:
             log.info("consumer_redis_back", consumer=self.consumer.name)
         self._redis_away = error is not None
 
-    async def _read_stream(self, cursor: int, seconds: float, stop: Stop) -> list[Envelope]:
+    async def _read_stream(self, cursor: int, seconds: float, stop: Stop) -> list[Message]:
         """What is behind the cursor, waited for; a stop ends the wait at once."""
         shortest, longest = BLOCK_SECONDS
         block = int(1000 * min(max(seconds, shortest), longest)) + 1
@@ -172,7 +172,7 @@ class ConsumerRunner:
             await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
                 raise _Stopping
-            return [self.consumer.read(fields[b"e"]) for fields in stream_fields(reading.result())]
+            return [Message.read(fields[b"e"]) for fields in stream_fields(reading.result())]
         finally:
             await end_task(reading)
             await end_task(stopping)
@@ -184,14 +184,14 @@ class ConsumerRunner:
         """
         while not stop.is_set():
             FEED_READS.labels(*self._labels).inc()
-            head, envelopes = await read_feed(self._feed, self.consumer.publisher, cursor)
+            head, messages = await read_feed(self._feed, self.consumer.publisher, cursor)
             if head < cursor:
                 raise FeedBehind(f"the cursor is at {cursor}, {self.consumer.publisher} at {head}")
             self.consumer.trouble, self._head = None, head
             self._set_lag(head - cursor)
-            if not envelopes:
+            if not messages:
                 return cursor
-            cursor = await self._apply(cursor, _contiguous(envelopes), stop)
+            cursor = await self._apply(cursor, _contiguous(messages), stop)
             self._set_lag(head - cursor)
             # At the head what comes next is waited for in the stream: the feed tells it sooner, page by small page.
             if cursor >= head or await self._is_in_stream(cursor + 1):
@@ -208,23 +208,23 @@ class ConsumerRunner:
         self.consumer.lag = max(0, lag)
         CONSUMER_LAG.labels(*self._labels).set(self.consumer.lag)
 
-    async def _apply(self, cursor: int, envelopes: Sequence[Envelope], stop: Stop) -> int:
+    async def _apply(self, cursor: int, messages: Sequence[Message], stop: Stop) -> int:
         """Applies a contiguous batch in one transaction; on a failure one by one, parking what keeps failing."""
-        last = envelopes[-1].seq
-        if not any(map(self.consumer.takes, envelopes)):
+        last = messages[-1].seq
+        if not any(map(self.consumer.takes, messages)):
             if cursor == self._written:
                 self._write_by = time.monotonic() + PASSED_SECONDS
             self.consumer.applied_seq = last
             return last
         try:
-            await self._apply_together(envelopes)
+            await self._apply_together(messages)
         except _NEVER_PARKED:
             raise
         except Exception as error:
-            if len(envelopes) == 1:
-                await self._note_failure(envelopes[0], error, stop)
-            for envelope in envelopes:
-                await self._apply_or_park(envelope, stop)
+            if len(messages) == 1:
+                await self._note_failure(messages[0], error, stop)
+            for message in messages:
+                await self._apply_or_park(message, stop)
         self.consumer.applied_seq = last
         if self.consumer.after_batch is not None:
             self.consumer.after_batch()
@@ -238,63 +238,63 @@ class ConsumerRunner:
             await self._move_cursor(unit, cursor)
         self._written = cursor
 
-    async def _apply_or_park(self, envelope: Envelope, stop: Stop) -> None:
+    async def _apply_or_park(self, message: Message, stop: Stop) -> None:
         while True:
             try:
-                await self._apply_together([envelope])
-                self._tries.pop(envelope.seq, None)
+                await self._apply_together([message])
+                self._tries.pop(message.seq, None)
                 return
             except _NEVER_PARKED:
                 raise
             except Exception as error:
-                await self._note_failure(envelope, error, stop)
-                if self._tries[envelope.seq] >= MAX_TRIES:
-                    await self._park(envelope, error)
+                await self._note_failure(message, error, stop)
+                if self._tries[message.seq] >= MAX_TRIES:
+                    await self._park(message, error)
                     return
 
-    async def _note_failure(self, envelope: Envelope, error: Exception, stop: Stop) -> None:
+    async def _note_failure(self, message: Message, error: Exception, stop: Stop) -> None:
         """Counts and logs a failure and waits a little longer each time.
 
         Raises:
             _Stopping: the process has to end; the event is tried again by the next one.
         """
-        tries = self._tries[envelope.seq] = self._tries.get(envelope.seq, 0) + 1
+        tries = self._tries[message.seq] = self._tries.get(message.seq, 0) + 1
         log.error(
             "event_failed",
             service=self._database.service,
             consumer=self.consumer.name,
-            type=envelope.type,
-            seq=envelope.seq,
+            type=message.type,
+            seq=message.seq,
             tries=tries,
             exc_info=error,
         )
         if tries < MAX_TRIES and await sleep_or_stop(stop, 0.05 * 2**tries):
             raise _Stopping
 
-    async def _park(self, envelope: Envelope, error: Exception) -> None:
+    async def _park(self, message: Message, error: Exception) -> None:
         async with self._database.begin(SYSTEM) as unit:
-            await self._move_cursor(unit, envelope.seq)
+            await self._move_cursor(unit, message.seq)
             await unit.execute(
                 "INSERT INTO dead_letter (consumer, publisher, seq, envelope, error) VALUES ($1, $2, $3, $4, $5)"
                 " ON CONFLICT ON CONSTRAINT dead_letter_once DO NOTHING",
                 self.consumer.name,
                 self.consumer.publisher,
-                envelope.seq,
-                json.loads(envelope.model_dump_json()),
+                message.seq,
+                json.loads(message.text),
                 f"{type(error).__name__}: {error}"[:2000].replace("\x00", ""),
             )
-        self._written = envelope.seq
-        del self._tries[envelope.seq]
+        self._written = message.seq
+        del self._tries[message.seq]
         EVENTS_PARKED.labels(self._database.service, self.consumer.name).inc()
 
-    async def _apply_together(self, envelopes: Sequence[Envelope]) -> None:
+    async def _apply_together(self, messages: Sequence[Message]) -> None:
         async with self._database.begin(SYSTEM) as unit:
-            await self._move_cursor(unit, envelopes[-1].seq)
-            await self.consumer.dispatch_all(unit, envelopes)
+            await self._move_cursor(unit, messages[-1].seq)
+            await self.consumer.dispatch_all(unit, messages)
             pass_point(FailPoint.INSIDE_APPLY)
-        self._written = envelopes[-1].seq
+        self._written = messages[-1].seq
         pass_point(FailPoint.AFTER_APPLY)
-        EVENTS_APPLIED.labels(*self._labels).inc(len(envelopes))
+        EVENTS_APPLIED.labels(*self._labels).inc(len(messages))
 
     async def _move_cursor(self, unit: UnitOfWork, new: int) -> None:
         """Moves the cursor from where this copy knows it.
@@ -322,11 +322,11 @@ class ConsumerRunner:
             await sleep_or_stop(stop, 1.0)
 
 
-def _contiguous(envelopes: Sequence[Envelope]) -> list[Envelope]:
-    """The leading envelopes whose sequences follow one another."""
-    taken = [envelopes[0]]
-    for envelope in envelopes[1:]:
-        if envelope.seq != taken[-1].seq + 1:
+def _contiguous(messages: Sequence[Message]) -> list[Message]:
+    """The leading messages whose sequences follow one another."""
+    taken = [messages[0]]
+    for message in messages[1:]:
+        if message.seq != taken[-1].seq + 1:
             break
-        taken.append(envelope)
+        taken.append(message)
     return taken

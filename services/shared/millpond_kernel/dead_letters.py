@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from millpond_contracts.events import Envelope
 from millpond_kernel.db import SYSTEM, Database
+from millpond_kernel.messages import Message
 from millpond_kernel.serve import load_worker
 from millpond_kernel.streams import Consumer
 from millpond_kernel.worker import connected_kernel
@@ -58,9 +58,9 @@ async def replay_dead_letter(database: Database, consumers: Sequence[Consumer], 
         if row is None:
             raise ReplayRefused(f"no event is parked under {letter_id}")
         consumer = by_name.get((row["consumer"], row["publisher"]))
-        envelope = Envelope.model_validate(row["envelope"])
-        if consumer is None or not await consumer.dispatch(unit, envelope):
-            raise ReplayRefused(f"{row['consumer']} of this version does not handle {envelope.type}")
+        message = Message.of(row["envelope"])
+        if consumer is None or not await consumer.dispatch(unit, message):
+            raise ReplayRefused(f"{row['consumer']} of this version does not handle {message.type}")
         await unit.execute("UPDATE dead_letter SET replayed_at = clock_timestamp() WHERE id = $1", letter_id)
 
 

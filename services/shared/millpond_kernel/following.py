@@ -10,8 +10,8 @@ from collections.abc import Callable
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from millpond_contracts.events import Envelope
 from millpond_kernel.clients import ServiceAway, ServiceClient
+from millpond_kernel.messages import Message
 from millpond_kernel.observability import log
 from millpond_kernel.outbox import stream_key
 from millpond_kernel.pausing import end_task
@@ -26,7 +26,7 @@ class Follower:
     """Calls `on_event` for each event of `publisher`, in order, at least for those from now on."""
 
     def __init__(
-        self, redis: "Redis", feed: ServiceClient, publisher: str, prefix: str, on_event: Callable[[Envelope], None]
+        self, redis: "Redis", feed: ServiceClient, publisher: str, prefix: str, on_event: Callable[[Message], None]
     ) -> None:
         self._redis = redis
         self._feed = feed
@@ -58,17 +58,17 @@ class Follower:
     async def _read_feed(self) -> None:
         while True:
             try:
-                head, envelopes = await read_feed(self._feed, self._publisher, self._seq or -LOOK_BACK)
+                head, messages = await read_feed(self._feed, self._publisher, self._seq or -LOOK_BACK)
             except FeedGone:
                 # Too far behind for the feed: begin again, a little in the past of what there is.
                 self._seq = 0
                 continue
-            for envelope in envelopes:
-                self._take(envelope)
-            if not envelopes:
+            for message in messages:
+                self._take(message)
+            if not messages:
                 # The head is below us when the publisher's database was put back to an earlier state.
                 self._seq = head
-            if len(envelopes) < READ_COUNT:
+            if len(messages) < READ_COUNT:
                 return
 
     async def _read_stream_until_quiet(self) -> None:
@@ -84,11 +84,11 @@ class Follower:
             if not found:
                 return
             for fields in found:
-                envelope = Envelope.model_validate_json(fields[b"e"])
-                if envelope.seq != self._seq + 1:
+                message = Message.read(fields[b"e"])
+                if message.seq != self._seq + 1:
                     return
-                self._take(envelope)
+                self._take(message)
 
-    def _take(self, envelope: Envelope) -> None:
-        self._seq = envelope.seq
-        self._on_event(envelope)
+    def _take(self, message: Message) -> None:
+        self._seq = message.seq
+        self._on_event(message)

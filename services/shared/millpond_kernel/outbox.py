@@ -81,7 +81,7 @@ def doorbell_channel(prefix: str, service: str) -> str:
 
 
 def envelope_json(row: asyncpg.Record, source: str) -> str:
-    """The envelope of an outbox row as JSON; the body is spliced in as PostgreSQL wrote it."""
+    """The envelope of an outbox row as JSON; the body is spliced in as PostgreSQL wrote it, at the end (`messages`)."""
     tenant = "null" if row["tenant_id"] is None else f'"{row["tenant_id"]}"'
     trace = "null" if row["traceparent"] is None else quote(row["traceparent"])
     return (

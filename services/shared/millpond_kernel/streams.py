@@ -1,6 +1,5 @@
 """What a service does with another's events (`Consumer`), and how it reads them: stream, feed, snapshots."""
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -9,15 +8,13 @@ from typing import Any
 from millpond_contracts.events import Envelope, Event
 from millpond_kernel.clients import ServiceAway, ServiceClient, json_of
 from millpond_kernel.db import SYSTEM, Database
+from millpond_kernel.messages import Message
 from millpond_kernel.observability import ALARMS, log
 from millpond_kernel.uow import UnitOfWork
 
 READ_COUNT = 500
 # Asks the feed for all that it keeps.
 EVERYTHING = 2**62
-
-# How the relay begins an envelope.
-_HEAD = re.compile(rb'{"seq":([0-9]+),"id":"[0-9a-f-]+","type":"([a-z0-9_.]+)"')
 
 Handler = Callable[[UnitOfWork, Envelope, Any], Awaitable[None]]
 # Has the effect of events that follow one another, in their order, in few statements.
@@ -60,44 +57,33 @@ class Consumer:
         self._by_type = {cls.type: (cls, handler) for cls, handler in self.handlers.items()}
         self._in_batches = {cls.type: (cls, handler) for cls, handler in self.batch_handlers.items()}
 
-    def read(self, text: bytes) -> Envelope:
-        """An event of the stream. Of one that this consumer has no handler for only number and type are read."""
-        head = _HEAD.match(text)
-        if head is None or self._has_handler(kind := head[2].decode()):
-            return Envelope.model_validate_json(text)
-        known: dict[str, Any] = {"seq": int(head[1]), "type": kind, "body": {}}
-        return Envelope.model_construct(**known)
-
-    def takes(self, envelope: Envelope) -> bool:
+    def takes(self, message: Message) -> bool:
         """Whether this consumer has a handler for the event."""
-        return self._has_handler(envelope.type)
+        return message.type in self._by_type or message.type in self._in_batches
 
-    async def dispatch(self, unit: UnitOfWork, envelope: Envelope) -> bool:
+    async def dispatch(self, unit: UnitOfWork, message: Message) -> bool:
         """Has the effect of an event in `unit`; False when this consumer has no handler for its type."""
-        return await self.dispatch_all(unit, [envelope]) == 1
+        return await self.dispatch_all(unit, [message]) == 1
 
-    async def dispatch_all(self, unit: UnitOfWork, envelopes: Sequence[Envelope]) -> int:
+    async def dispatch_all(self, unit: UnitOfWork, messages: Sequence[Message]) -> int:
         """Has the effects of events in `unit`, in their order; how many this consumer has a handler for."""
-        known = list(filter(self.takes, envelopes))
+        known = list(filter(self.takes, messages))
         for batch_handler, together in groupby(known, self._batch_handler_of):
             if batch_handler is not None:
-                events = [self._in_batches[one.type][0].model_validate(one.body) for one in together]
+                events = [self._in_batches[one.type][0].model_validate_json(one.body()) for one in together]
                 await batch_handler(unit, events)
                 continue
-            for envelope in together:
-                cls, handler = self._by_type[envelope.type]
-                await handler(unit, envelope, cls.model_validate(envelope.body))
+            for message in together:
+                cls, handler = self._by_type[message.type]
+                await handler(unit, message.envelope(), cls.model_validate_json(message.body()))
         return len(known)
 
-    def _has_handler(self, kind: str) -> bool:
-        return kind in self._by_type or kind in self._in_batches
-
-    def _batch_handler_of(self, envelope: Envelope) -> BatchHandler | None:
-        found = self._in_batches.get(envelope.type)
+    def _batch_handler_of(self, message: Message) -> BatchHandler | None:
+        found = self._in_batches.get(message.type)
         return None if found is None else found[1]
 
 
-async def read_feed(feed: ServiceClient, publisher: str, after: int) -> tuple[int, list[Envelope]]:
+async def read_feed(feed: ServiceClient, publisher: str, after: int) -> tuple[int, list[Message]]:
     """The publisher's head and the next events after a sequence (negative: of the last so many).
 
     Raises:
@@ -112,7 +98,7 @@ async def read_feed(feed: ServiceClient, publisher: str, after: int) -> tuple[in
     if response.status_code != 200:
         raise ServiceAway(f"{feed.name} answered {response.status_code} to its feed")
     page = json_of(response)
-    return int(page["head"]), [Envelope.model_validate(item) for item in page["events"]]
+    return int(page["head"]), [Message.of(item) for item in page["events"]]
 
 
 async def read_snapshot(

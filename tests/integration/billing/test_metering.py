@@ -36,6 +36,7 @@ from millpond_contracts.quantities import ExactDecimal
 from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM, Database
 from millpond_kernel.leases import acquire_lease
+from millpond_kernel.messages import Message
 from millpond_kernel.tenancy import Principal
 from tests.integration.billing.stage import START, allocation, event_of, seconds, share, states_of, tenant_view
 from tests.integration.databases import MigratedDatabase
@@ -130,16 +131,16 @@ async def test_b13_langfuse_16292_when_a_batch_is_replayed_through_the_consumer_
 ) -> None:
     consumer = allocations_consumer()
     states = [state for _ in range(30) for state in states_of(allocation(tenant.tenant_id, devices=(share(),)))]
-    envelopes = [_envelope(seq, state) for seq, state in enumerate(states, 1)]
-    for replayed in (envelopes, envelopes, envelopes[10:50], envelopes[::-1]):
+    messages = [_message(seq, state) for seq, state in enumerate(states, 1)]
+    for replayed in (messages, messages, messages[10:50], messages[::-1]):
         async with database.begin(SYSTEM) as unit:
             await consumer.dispatch_all(unit, replayed)
     assert await count(database) == 90
 
 
-def _envelope(seq: int, state: AllocationView) -> Envelope:
+def _message(seq: int, state: AllocationView) -> Message:
     event = event_of(state)
-    return Envelope(
+    envelope = Envelope(
         seq=seq,
         id=uuid4(),
         type=event.type,
@@ -150,6 +151,7 @@ def _envelope(seq: int, state: AllocationView) -> Envelope:
         happened_at=START,
         body=event.model_dump(mode="json"),
     )
+    return Message.of(envelope.model_dump(mode="json"))
 
 
 async def test_cf_abacus_631_when_facts_contradict_time_then_clamped_with_an_anomaly_and_never_negative(

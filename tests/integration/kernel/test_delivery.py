@@ -13,6 +13,7 @@ from millpond_contracts.events.quota import ApiKeyRevoked
 from millpond_kernel import consuming, outbox
 from millpond_kernel.clients import ServiceClient
 from millpond_kernel.db import SYSTEM
+from millpond_kernel.messages import Message
 from millpond_kernel.pausing import end_task
 from millpond_kernel.streams import read_feed, stream_fields
 from tests.integration.kernel.stage import Stage, assert_dense, noting, running
@@ -74,7 +75,7 @@ async def test_consumer_when_far_behind_then_it_asks_the_feed_until_the_stream_g
     await relay.publish()
     await stage.redis.xtrim(stage.stream, maxlen=1200, approximate=False)  # 801 is the first that it holds
 
-    async def note_reading(feed: ServiceClient, publisher: str, after: int) -> tuple[int, list[Envelope]]:
+    async def note_reading(feed: ServiceClient, publisher: str, after: int) -> tuple[int, list[Message]]:
         asked.append(after)
         return await read_feed(feed, publisher, after)
 
