@@ -41,14 +41,16 @@ class FakeScheduler:
             raise httpx.ConnectError("refused")
         if request.url.path.startswith("/internal/v1/events/"):
             return httpx.Response(200, json={"head": self.head, "events": []})
-        live = request.url.path.endswith("/live-allocations")
+        noun = request.url.path.rsplit("/", 1)[-1]
+        live = noun.startswith("live-")
         after, limit = request.url.params["after"], 2
         found = sorted(
             (str(key), one) for key, one in self.allocations.items() if not (live and one.released_at is not None)
         )
         page = [(key, one) for key, one in found if key > after][:limit]
         following = page[-1][0] if len(page) == limit else None
-        items = [one.model_dump(mode="json") for _, one in page]
+        told = {"allocation_id", "generation"} if noun == "live-generations" else None
+        items = [one.model_dump(mode="json", include=told) for _, one in page]
         return httpx.Response(200, json={"as_of_seq": self.head, "items": items, "next": following})
 
 

@@ -4,7 +4,7 @@ A difference counts when it is there in two passes in a row and metering has mea
 scheduler published: an event on its way is no drift.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -53,10 +53,18 @@ class Reconciler:
         async with self.database.begin(SYSTEM) as unit:
             ended = set(await list_held_ids(unit))
         missing: dict[AllocationId, int] = {}
-        async for page in self._pages("live-allocations"):
-            ended -= {one.allocation_id for one in page}
-            missing |= await self._compare(page, lease)
+        late: set[AllocationId] = set()
+        async for _, items in read_snapshot(self.scheduler, "scheduler", "live-generations"):
+            live = {AllocationId.parse(item["allocation_id"]): int(item["generation"]) for item in items}
+            ended -= live.keys()
+            for key, metered in (await self._find_behind(live)).items():
+                if metered < self.missing.get(key, 0):
+                    late.add(key)
+                else:
+                    missing[key] = live[key]
         again = ended & self.ended
+        if late:
+            await self._repair_late(late, lease)
         if again:
             await self._repair_ended(again, lease)
         self.missing, self.ended = missing, ended - again
@@ -65,19 +73,21 @@ class Reconciler:
         async for _, items in read_snapshot(self.scheduler, "scheduler", noun):
             yield [AllocationView.model_validate(item) for item in items]
 
-    async def _compare(self, page: list[AllocationView], lease: Lease) -> dict[AllocationId, int]:
+    async def _find_behind(self, live: Mapping[AllocationId, int]) -> dict[AllocationId, int]:
+        """Those of which an earlier generation is metered, with that; 0 = none is."""
         async with self.database.begin(SYSTEM) as unit:
-            known = await list_generations(unit, [one.allocation_id for one in page])
-        missing: dict[AllocationId, int] = {}
-        for one in page:
-            metered = known.get(one.allocation_id, 0)
-            if metered >= one.generation:
-                continue
-            if metered < self.missing.get(one.allocation_id, 0):
-                await self._repair(one, metered, lease)
-            else:
-                missing[one.allocation_id] = one.generation
-        return missing
+            known = await list_generations(unit, list(live))
+        return {key: known.get(key, 0) for key, generation in live.items() if known.get(key, 0) < generation}
+
+    async def _repair_late(self, late: set[AllocationId], lease: Lease) -> None:
+        """Repairs what was behind before as well and still is: the events were missed."""
+        async for page in self._pages("live-allocations"):
+            async with self.database.begin(SYSTEM) as unit:
+                known = await list_generations(unit, [one.allocation_id for one in page])
+            for one in page:
+                metered = known.get(one.allocation_id, 0)
+                if one.allocation_id in late and metered < one.generation:
+                    await self._repair(one, metered, lease)
 
     async def _repair(self, allocation: AllocationView, metered: int, lease: Lease) -> None:
         detail = f"metered generation {metered}, the scheduler has {allocation.generation}"

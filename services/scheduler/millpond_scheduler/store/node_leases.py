@@ -189,10 +189,14 @@ async def extend_leases(unit: UnitOfWork, now: datetime, default_seconds: int) -
 async def mark_silent(unit: UnitOfWork, now: datetime, default_seconds: int) -> list[UUID]:
     """Marks nodes that have not polled for their pool's `unreachable_after_seconds`; returns the new ones."""
     rows = await unit.fetch(
-        "UPDATE node_lease l SET silent = true FROM node_view v LEFT JOIN pool_view p USING (pool_id)"
-        " WHERE v.node_id = l.node_id AND NOT l.silent AND l.renewed_at <"
-        " $1::timestamptz - make_interval(secs => coalesce((p.body->>'unreachable_after_seconds')::float8, $2))"
-        " RETURNING l.node_id",
+        "WITH patience AS MATERIALIZED ("
+        "  SELECT pool_id, (body->>'unreachable_after_seconds')::float8 AS seconds FROM pool_view),"
+        # Mostly nobody is late for any pool, which one look at the leases tells.
+        " late AS MATERIALIZED (SELECT node_id FROM node_lease WHERE NOT silent AND renewed_at < $1::timestamptz"
+        "  - make_interval(secs => least($2, (SELECT min(seconds) FROM patience))))"
+        " UPDATE node_lease l SET silent = true FROM late JOIN node_view v USING (node_id)"
+        " LEFT JOIN patience p USING (pool_id) WHERE l.node_id = late.node_id"
+        " AND l.renewed_at < $1::timestamptz - make_interval(secs => coalesce(p.seconds, $2)) RETURNING l.node_id",
         now,
         float(default_seconds),
     )
@@ -206,10 +210,13 @@ async def list_expired(
 
     In frozen pools only what was told to stop anyhow, and what a node holds whose lease ended `freeze_seconds` ago.
     """
+    lapsed = await unit.fetch("SELECT node_id FROM node_lease WHERE leased_until < $1", now)
+    if not lapsed:
+        return []
     return await unit.fetch(
         "SELECT a.id, l.renewed_at FROM node_lease l JOIN allocation a USING (node_id)"
         " LEFT JOIN node_view v USING (node_id) LEFT JOIN pool_view p ON p.pool_id = v.pool_id"
-        " WHERE a.state <> 'released' AND l.leased_until < $1::timestamptz"
+        " WHERE l.node_id = ANY($5::uuid[]) AND a.state <> 'released' AND l.leased_until < $1::timestamptz"
         "  - make_interval(secs => coalesce((p.body->>'stop_grace_seconds')::float8, $2))"
         " AND (v.pool_id = ANY($3) IS NOT TRUE OR v.removed OR a.stop_requested_at IS NOT NULL"
         "  OR l.leased_until < $1::timestamptz - make_interval(secs => $4)) ORDER BY a.id LIMIT 500",
@@ -217,17 +224,23 @@ async def list_expired(
         float(default_grace_seconds),
         list(frozen),
         float(freeze_seconds),
+        [row["node_id"] for row in lapsed],
     )
 
 
 async def count_silent(unit: UnitOfWork, now: datetime, freeze_seconds: int) -> list[asyncpg.Record]:
-    """Silent nodes and all nodes of each pool, but those whose lease ended `freeze_seconds` ago: old losses."""
+    """Silent nodes and all nodes of each pool with silent ones, but those whose lease ended `freeze_seconds` ago."""
+    silent = await unit.fetch("SELECT node_id FROM node_lease WHERE silent")
+    if not silent:
+        return []
     return await unit.fetch(
         "SELECT v.pool_id, count(*) FILTER (WHERE l.silent) AS silent, count(*) AS nodes"
         " FROM node_lease l JOIN node_view v USING (node_id) WHERE NOT v.removed"
+        " AND v.pool_id = ANY(ARRAY(SELECT DISTINCT pool_id FROM node_view WHERE node_id = ANY($3::uuid[])))"
         " AND (NOT l.silent OR l.leased_until >= $1::timestamptz - make_interval(secs => $2)) GROUP BY v.pool_id",
         now,
         float(freeze_seconds),
+        [row["node_id"] for row in silent],
     )
 
 

@@ -30,7 +30,8 @@ async def find_over_limit(unit: UnitOfWork, now: datetime) -> list[UUID]:
 async def find_overdue(unit: UnitOfWork, now: datetime) -> list[UUID]:
     """What is left on nodes whose drain is past its deadline, and was not ordered to stop yet."""
     rows = await unit.fetch(
-        "SELECT a.id FROM node_view v JOIN allocation a USING (node_id) WHERE v.drain_deadline < $1"
+        "SELECT a.id FROM allocation a WHERE a.node_id = ANY(ARRAY("
+        "  SELECT node_id FROM node_view WHERE drain_generation IS NOT NULL AND drain_deadline < $1))"
         " AND a.state <> 'released' AND a.stop_requested_at IS NULL ORDER BY a.id LIMIT $2",
         now,
         BATCH,
