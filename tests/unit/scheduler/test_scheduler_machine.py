@@ -296,4 +296,5 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+# Ten thousand steps.
+TestPoolMachine.settings = settings(max_examples=256, stateful_step_count=40, deadline=None)
