@@ -24,7 +24,7 @@ from millpond_contracts.ids import (
 from millpond_scheduler.domain.plans import DevicePick
 from millpond_scheduler.store.allocations import NewAllocation
 from millpond_scheduler.usecases.binding import write_bound, write_share
-from tests.integration.scheduler.world import make_device
+from millpond_scheduler.usecases.shard import DeviceName
 
 pytestmark = pytest.mark.unit
 
@@ -96,8 +96,7 @@ def test_bound_event_when_written_as_text_then_what_its_model_says(
 
 @given(TEXT, st.none() | TEXT, st.sampled_from([0, 4096]))
 def test_share_when_written_as_text_then_what_its_model_says(identity: str, uuid: str | None, memory_mib: int) -> None:
-    device = make_device().model_copy(update={"identity": identity, "uuid": uuid, "vendor": identity, "index": 3})
-    key = DeviceId.new()
+    device, key = DeviceName(identity, vendor=identity, place=3, uuid=uuid, flavor="t4"), DeviceId.new()
     share = DeviceShare(
         device_id=key,
         identity=identity,

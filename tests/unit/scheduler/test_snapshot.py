@@ -1,15 +1,23 @@
 """The snapshot: nodes that come, change and go under their holdings, and undo."""
 
+import weakref
 from dataclasses import replace
 
 import pytest
 
-from millpond_contracts.ids import DeviceId, NodeId, TaskId
+from millpond_contracts.bodies.nodes import NodeState
+from millpond_contracts.ids import DeviceId, JobId, NodeId, TaskId
+from millpond_scheduler.domain.neighbours import Selector
 from millpond_scheduler.domain.plans import DevicePick, Holding
+from millpond_scheduler.domain.requests import Kin
 from millpond_scheduler.domain.snapshot import Snapshot
 from tests.unit.scheduler.world import RIVAL, TENANT, World, contents, node, request
 
 pytestmark = pytest.mark.unit
+
+
+# task, node, tenant; the first two nodes are here and ready, the third is not ready, the ninth not here
+HELD = ((1, 1, TENANT), (2, 1, TENANT), (3, 2, RIVAL), (4, 2, TENANT), (5, 3, RIVAL), (6, 9, TENANT), (7, 2, RIVAL))
 
 
 def holding(task: int, record_number: int = 1, milli: int = 500, tenant: object = TENANT) -> Holding:
@@ -27,6 +35,46 @@ def test_allocation_when_applied_twice_then_is_charged_once() -> None:
     snapshot.release_allocation(TaskId(int=1))
     assert snapshot.release_allocation(TaskId(int=1)) is None
     assert snapshot.columns.device_milli_free[0, 0] == 1000
+
+
+def test_allocations_when_applied_together_then_as_one_by_one() -> None:
+    """Also where a node is not here, a device left it, or a task held something else before."""
+    one_by_one, together = Snapshot(), Snapshot()
+    held = [
+        *(
+            replace(holding(task, record, milli=100, tenant=tenant), kin=Kin(JobId(int=task)))
+            for task, record, tenant in HELD
+        ),
+        replace(holding(90, 2), devices=()),
+        replace(holding(91, 2), devices=(DevicePick(DeviceId(int=1), 500, 1_000, "3g.40gb", 0x70),)),
+    ]
+    for snapshot in (one_by_one, together):
+        for number in (1, 2, 3):
+            snapshot.upsert_node(node(number, gpus=2, state=NodeState.READY if number < 3 else NodeState.UNREACHABLE))
+        snapshot.apply_allocation(holding(4, 3))
+        snapshot.neighbours.count(Selector(TENANT))
+    for each in held:
+        one_by_one.apply_allocation(each)
+    together.apply_allocations(held)
+    assert contents(together) == contents(one_by_one)
+    assert (together.sums.total, together.sums.free) == (one_by_one.sums.total, one_by_one.sums.free)
+    assert set(together.list_holdings()) == set(one_by_one.list_holdings())
+    assert together.neighbours.count(Selector(TENANT)) == one_by_one.neighbours.count(Selector(TENANT))
+    for each in held:
+        together.release_allocation(each.task)
+        one_by_one.release_allocation(each.task)
+    assert contents(together) == contents(one_by_one)
+    assert together.sums.free == one_by_one.sums.free
+
+
+def test_snapshot_when_nobody_refers_to_it_then_is_gone_without_the_collector() -> None:
+    """A leader that forgets a large one would else wait for the collector."""
+    snapshot = Snapshot()
+    snapshot.upsert_node(node(1, gpus=1))
+    snapshot.apply_allocation(holding(1))
+    seen = weakref.ref(snapshot)
+    del snapshot
+    assert seen() is None
 
 
 def test_node_when_upserted_under_its_holdings_then_they_stay_charged() -> None:

@@ -5,10 +5,10 @@ those that were asked for longest ago.
 """
 
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from millpond_contracts.ids import JobId, NodeId, TenantId
+from millpond_contracts.ids import JobId, NodeId, TaskId, TenantId
 from millpond_scheduler.domain.plans import Holding
 from millpond_scheduler.domain.requests import Bound, Kin
 
@@ -47,10 +47,10 @@ def selector_of(tenant: TenantId, kin: Kin, bound: Bound) -> Selector:
 
 
 class Neighbours:
-    """Counts by node; `list_holdings` gives everything held when a selector is first asked for."""
+    """Counts by node; `holdings` is everything held by task, looked at when a selector is first asked for."""
 
-    def __init__(self, list_holdings: Callable[[], Iterable[Holding]]) -> None:
-        self._list_holdings = list_holdings
+    def __init__(self, holdings: Mapping[TaskId, Holding]) -> None:
+        self._holdings = holdings
         self._counts: OrderedDict[Selector, Counter[NodeId]] = OrderedDict()
         self._by_job: defaultdict[JobId | None, set[Selector]] = defaultdict(set)
 
@@ -60,7 +60,7 @@ class Neighbours:
         if found is not None:
             self._counts.move_to_end(selector)
             return found
-        counted = Counter(holding.node for holding in self._list_holdings() if selector.matches(holding))
+        counted = Counter(holding.node for holding in self._holdings.values() if selector.matches(holding))
         self._counts[selector] = counted
         self._by_job[selector.job].add(selector)
         if len(self._counts) > MAX_SELECTORS:

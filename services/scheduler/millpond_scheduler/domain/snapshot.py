@@ -5,7 +5,7 @@ changes, leaves or comes back cannot lose or invent a holding. One task attempt 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -40,7 +40,6 @@ class Snapshot:
         self.sizes: Interner[NodeSize] = Interner()
         self.label_sets: Interner[frozenset[tuple[str, str]]] = Interner()
         self.places = Places()
-        self.neighbours = Neighbours(self.list_holdings)
         self.tick = 0
         self._log: IntArray = np.zeros(_LOG_ROWS, dtype=np.int64)
         self._log_since = 0
@@ -52,6 +51,7 @@ class Snapshot:
         self._empty_rows: list[int] = []
         self._slot_of: dict[DeviceId, tuple[int, int]] = {}
         self._holdings: dict[TaskId, Holding] = {}
+        self.neighbours = Neighbours(self._holdings)
         self._tasks_of: defaultdict[NodeId, set[TaskId]] = defaultdict(set)
         self._node_tenants: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._device_tenants: defaultdict[tuple[int, int], dict[int, int]] = defaultdict(dict)
@@ -178,6 +178,23 @@ class Snapshot:
         self.release_allocation(holding.task)
         self._hold(holding)
 
+    def apply_allocations(self, holdings: Iterable[Holding]) -> None:
+        """The same for many at once: a row is written once, however many are on it."""
+        by_node: dict[NodeId, list[Holding]] = {}
+        for holding in holdings:
+            if holding.task in self._holdings:
+                self.apply_allocation(holding)
+                continue
+            self._holdings[holding.task] = holding
+            self.neighbours.note(holding, 1)
+            by_node.setdefault(holding.node, []).append(holding)
+        for node, held in by_node.items():
+            self._tasks_of[node].update([holding.task for holding in held])
+            row = self._row_of.get(node)
+            if row is not None:
+                self._charge_all(row, held)
+                self._touch(row)
+
     def release_allocation(self, task: TaskId) -> Holding | None:
         """Give back what an attempt holds; None when it holds nothing."""
         holding = self._holdings.pop(task, None)
@@ -188,7 +205,7 @@ class Snapshot:
         row = self._row_of.get(holding.node)
         if row is not None:
             self._charge(row, holding, -1)
-            self.sums.count_holding(row, holding, -1, self._slot_of)
+            self.sums.count_held(row, holding.cpu_milli, holding.memory_mib, holding.devices, -1, self._slot_of)
             self._touch(row)
         return holding
 
@@ -288,7 +305,7 @@ class Snapshot:
         row = self._row_of.get(holding.node)
         if row is not None:
             self._charge(row, holding, 1)
-            self.sums.count_holding(row, holding, 1, self._slot_of)
+            self.sums.count_held(row, holding.cpu_milli, holding.memory_mib, holding.devices, 1, self._slot_of)
             self._touch(row)
 
     def _charge(self, row: int, holding: Holding, sign: int) -> None:
@@ -299,6 +316,24 @@ class Snapshot:
         columns.holder[row] = _count_tenant(self._node_tenants[row], tenant, sign)
         for pick in holding.devices:
             self._charge_device(row, pick, tenant, sign)
+
+    def _charge_all(self, row: int, holdings: list[Holding]) -> None:
+        """Charge what came to a row, and count it."""
+        columns, tenants = self.columns, self._node_tenants[row]
+        picks: list[DevicePick] = []
+        cpu_milli = memory_mib = 0
+        for holding in holdings:
+            tenant = self.tenants.index(holding.tenant)
+            tenants[tenant] = tenants.get(tenant, 0) + 1
+            cpu_milli += holding.cpu_milli
+            memory_mib += holding.memory_mib
+            picks += holding.devices
+            for pick in holding.devices:
+                self._charge_device(row, pick, tenant, 1)
+        columns.cpu_free[row] -= cpu_milli
+        columns.memory_free[row] -= memory_mib
+        columns.holder[row] = _holder_of(tenants)
+        self.sums.count_held(row, cpu_milli, memory_mib, picks, 1, self._slot_of)
 
     def _charge_device(self, row: int, pick: DevicePick, tenant: int, sign: int) -> None:
         place = self._slot_of.get(pick.device)
@@ -346,6 +381,10 @@ def _count_tenant(counts: dict[int, int], tenant: int, sign: int) -> int:
         counts[tenant] = count
     else:
         counts.pop(tenant, None)
+    return _holder_of(counts)
+
+
+def _holder_of(counts: dict[int, int]) -> int:
     if not counts:
         return ABSENT
     return next(iter(counts)) if len(counts) == 1 else SEVERAL

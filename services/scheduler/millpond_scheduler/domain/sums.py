@@ -1,7 +1,7 @@
 """What each pool has in all, and of it what is free on the nodes that take new work: kept up as rows change."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from millpond_contracts.ids import DeviceId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.columns import ABSENT, NodeColumns
-from millpond_scheduler.domain.plans import Holding
+from millpond_scheduler.domain.plans import DevicePick
 
 
 @dataclass(slots=True)
@@ -42,18 +42,27 @@ class PoolSums:
         total.unisolated_nodes += sign * int(columns.unisolated[row])
         total.cpu_milli += sign * int(columns.cpu_total[row])
         total.memory_mib += sign * int(columns.memory_total[row])
-        flavors = columns.device_flavor[row]
-        for slot in np.flatnonzero(flavors != ABSENT).tolist():
-            total.device_milli[int(flavors[slot])] += sign * WHOLE_DEVICE_MILLI
+        flavors: list[int] = columns.device_flavor[row].tolist()
+        for flavor in flavors:
+            if flavor != ABSENT:
+                total.device_milli[flavor] += sign * WHOLE_DEVICE_MILLI
         if not self._is_open(row):
             return
         free = self.free[pool]
         free.cpu_milli += sign * int(columns.cpu_free[row])
         free.memory_mib += sign * int(columns.memory_free[row])
         for slot in np.flatnonzero(columns.device_usable[row]).tolist():
-            free.device_milli[int(flavors[slot])] += sign * int(columns.device_milli_free[row, slot])
+            free.device_milli[flavors[slot]] += sign * int(columns.device_milli_free[row, slot])
 
-    def count_holding(self, row: int, holding: Holding, sign: int, slots: Mapping[DeviceId, tuple[int, int]]) -> None:
+    def count_held(
+        self,
+        row: int,
+        cpu_milli: int,
+        memory_mib: int,
+        picks: Iterable[DevicePick],
+        sign: int,
+        slots: Mapping[DeviceId, tuple[int, int]],
+    ) -> None:
         """Count what is held more, or less, on a row.
 
         Args:
@@ -62,9 +71,9 @@ class PoolSums:
         if not self._is_open(row):
             return
         columns, free = self._columns, self.free[int(self._columns.pool[row])]
-        free.cpu_milli -= sign * holding.cpu_milli
-        free.memory_mib -= sign * holding.memory_mib
-        for pick in holding.devices:
+        free.cpu_milli -= sign * cpu_milli
+        free.memory_mib -= sign * memory_mib
+        for pick in picks:
             place = slots.get(pick.device)
             if place is not None and place[0] == row and columns.device_usable[place]:
                 free.device_milli[int(columns.device_flavor[place])] -= sign * pick.milli

@@ -295,8 +295,8 @@ async def get_allocation(unit: UnitOfWork, allocation: AllocationId) -> Allocati
 # What the leader keeps of an allocation: 100,000 of them are read when another one takes over.
 _HELD = (
     "id, tenant_id, project_id, virtual_pool_id, node_id, job_id, task_id, group_name, cpu_milli, memory_mib, flavor,"
-    " devices, state, bound_at, time_limit_seconds, stop_grace_seconds, priority, gang, claimed_by,"
-    " labels::text AS labels_text"
+    " state, bound_at, time_limit_seconds, stop_grace_seconds, priority, gang, claimed_by,"
+    " devices::text AS devices_text, labels::text AS labels_text"
 )
 
 

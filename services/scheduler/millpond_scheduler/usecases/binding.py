@@ -9,14 +9,13 @@ from datetime import datetime
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quote
 
-from millpond_contracts.bodies.nodes import DeviceView
 from millpond_contracts.events.scheduler import AllocationBound
 from millpond_contracts.ids import AllocationId, DeviceId, PriceVersionId, TypedId
 from millpond_contracts.partitions import first_slice
 from millpond_kernel.uow import WrittenEvent
 from millpond_scheduler.domain.plans import DevicePick, Placement
 from millpond_scheduler.store.allocations import NewAllocation
-from millpond_scheduler.usecases.shard import WaitingTask
+from millpond_scheduler.usecases.shard import DeviceName, WaitingTask
 
 
 def make_allocation(
@@ -51,7 +50,7 @@ def make_allocation(
     )
 
 
-def write_share(key: str, pick: DevicePick, devices: Mapping[DeviceId, DeviceView]) -> str:
+def write_share(key: str, pick: DevicePick, devices: Mapping[DeviceId, DeviceName]) -> str:
     """A share of a device as the agent and everybody else is told of it: a `DeviceShare` as JSON.
 
     Args:
@@ -60,7 +59,7 @@ def write_share(key: str, pick: DevicePick, devices: Mapping[DeviceId, DeviceVie
     device = devices[pick.device]
     return (
         f'{{"device_id":"{key}","identity":{quote(device.identity)},"vendor":{quote(device.vendor)},'
-        f'"index":{device.index},"uuid":{"null" if device.uuid is None else quote(device.uuid)},'
+        f'"index":{device.place},"uuid":{"null" if device.uuid is None else quote(device.uuid)},'
         f'"flavor":{quote(device.flavor)},"milli":{pick.milli},"memory_mib":{pick.memory_mib or "null"},'
         f'"partition":{_write_partition(pick)}}}'
     )

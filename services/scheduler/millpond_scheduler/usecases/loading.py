@@ -1,5 +1,6 @@
 """Fills a shard's memory from rows: everything under a new epoch, then whatever others noted as changed."""
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -7,7 +8,6 @@ from uuid import UUID
 
 import asyncpg
 
-from millpond_contracts.bodies.nodes import NodeView
 from millpond_contracts.bodies.tenants import Preemption
 from millpond_contracts.ids import (
     AllocationId,
@@ -30,17 +30,16 @@ from millpond_scheduler.domain.running import Running
 from millpond_scheduler.store import allocations, evictions, jobs, moves, views
 from millpond_scheduler.store.changes import ChangeKind, Changes, take_changes
 from millpond_scheduler.store.reservations import list_reservations
+from millpond_scheduler.usecases.adopting import NodeReader, RunningReader
 from millpond_scheduler.usecases.mixes import refresh_mixes
 from millpond_scheduler.usecases.records import (
     bind_whole_job,
     longest_us,
     microseconds_of,
-    node_record,
     placement_rules,
     pool_rules,
     read_labels,
     request_class,
-    running_of,
 )
 from millpond_scheduler.usecases.shard import ClaimMemory, GroupFacts, JobFacts, Price, Shard, WaitingTask
 
@@ -56,8 +55,10 @@ async def load_shard(unit: UnitOfWork, lease: Lease, distance: DistanceRules | N
     await take_changes(unit)
     shard = Shard(distance=distance or DistanceRules())
     await load_rules(unit, shard)
-    apply_nodes(shard, await views.list_nodes(unit, None))
-    hold_rows(shard, await allocations.list_live(unit))
+    nodes = await views.list_nodes(unit, None)
+    # Nothing refers to the shard yet, so a thread may fill it while the database looks for what runs.
+    _, live = await asyncio.gather(asyncio.to_thread(apply_nodes, shard, nodes), allocations.list_live(unit))
+    hold_rows(shard, live)
     shard.targets = await moves.list_targets(unit)
     await load_waiting(unit, shard, None)
     await restore_claims(unit, shard)
@@ -148,15 +149,17 @@ async def _load_prices(unit: UnitOfWork, shard: Shard) -> None:
 
 def apply_nodes(shard: Shard, rows: Sequence[asyncpg.Record]) -> None:
     """Takes nodes as the views tell them; those that were removed leave."""
+    reader = NodeReader()
     for row in rows:
-        node = NodeView.model_validate_json(row["body"])
         if row["removed"]:
-            shard.snapshot.remove_node(node.node_id)
-            shard.layouts.pop(node.node_id, None)
+            node = NodeId.of(row["node_id"])
+            shard.snapshot.remove_node(node)
+            shard.layouts.pop(node, None)
             continue
-        shard.layouts[node.node_id] = row["layout"]
-        shard.devices.update({device.device_id: device for device in node.devices})
-        shard.snapshot.upsert_node(node_record(node, silent=row["silent"], quarantined=row["quarantined"]))
+        record, devices = reader.read(row)
+        shard.layouts[record.id] = row["layout"]
+        shard.devices |= devices
+        shard.snapshot.upsert_node(record)
 
 
 async def _reread_live(unit: UnitOfWork, shard: Shard, nodes: Iterable[UUID]) -> None:
@@ -176,13 +179,18 @@ def _on_nodes(shard: Shard, nodes: Iterable[UUID]) -> list[tuple[AllocationId, R
 
 def hold_rows(shard: Shard, rows: Iterable[asyncpg.Record]) -> None:
     """Takes live allocations as their rows tell them."""
+    reader = RunningReader()
+    running, claimed = {}, {}
     for row in rows:
-        key, claimant = AllocationId.of(row["id"]), row["claimed_by"]
-        if key in shard.live:
+        key = AllocationId.of(row["id"])
+        if shard.live and key in shard.live:
             continue
-        shard.hold(key, running_of(row))
-        if claimant is not None:
-            shard.note_stopping(key, TaskId.of(claimant))
+        running[key] = reader.read(row)
+        if row["claimed_by"] is not None:
+            claimed[key] = TaskId.of(row["claimed_by"])
+    shard.hold_many(running)
+    for key, claimant in claimed.items():
+        shard.note_stopping(key, claimant)
 
 
 async def load_waiting(unit: UnitOfWork, shard: Shard, tasks: Sequence[UUID] | None) -> None:

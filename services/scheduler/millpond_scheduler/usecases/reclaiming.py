@@ -21,8 +21,9 @@ from millpond_scheduler.store import allocations
 from millpond_scheduler.store.changes import ChangeKind
 from millpond_scheduler.store.evictions import add_evictions
 from millpond_scheduler.store.guards import GuardFailed
+from millpond_scheduler.usecases.adopting import RunningReader
 from millpond_scheduler.usecases.lives import lock_lives, write_lives
-from millpond_scheduler.usecases.records import microseconds_of, running_of
+from millpond_scheduler.usecases.records import microseconds_of
 from millpond_scheduler.usecases.shard import ClaimMemory, Shard
 
 
@@ -85,7 +86,8 @@ async def find_above_limits(unit: UnitOfWork, now: datetime) -> list[UUID]:
     for virtual_pool, amounts in above.items():
         rows = await allocations.list_live_of(unit, virtual_pool)
         by_task = {row["task_id"]: row["id"] for row in rows}
-        found += [by_task[task] for task in choose_above(map(running_of, rows), amounts, microseconds_of(now))]
+        running = map(RunningReader().read, rows)
+        found += [by_task[task] for task in choose_above(running, amounts, microseconds_of(now))]
     return found
 
 

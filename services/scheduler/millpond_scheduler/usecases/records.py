@@ -9,30 +9,17 @@ from typing import Any
 
 import asyncpg
 
-from millpond_contracts.bodies.allocations import AllocationState
 from millpond_contracts.bodies.groups import DeviceRequest, Preferences, Requirements, Toleration, minimum_value
 from millpond_contracts.bodies.nodes import CordonReason, DeviceView, NodeState, NodeView
 from millpond_contracts.bodies.places import AntiAffinityScope, LabelOperator
 from millpond_contracts.bodies.pools import PoolIsolation, PoolView
-from millpond_contracts.ids import (
-    DeviceId,
-    JobId,
-    NodeId,
-    PoolId,
-    PriceVersionId,
-    ProjectId,
-    TaskId,
-    TenantId,
-    VirtualPoolId,
-)
-from millpond_contracts.partitions import mask_of, offered_geometry
+from millpond_contracts.ids import PoolId, PriceVersionId, TenantId
+from millpond_contracts.partitions import offered_geometry
 from millpond_contracts.prices import PublishedPrices, Sku
 from millpond_contracts.quantities import microseconds_between
 from millpond_contracts.resources import DeviceHealth, Topology, TopologyLevel
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeProfile, NodeRecord, PoolRules
-from millpond_scheduler.domain.plans import DevicePick, Holding
-from millpond_scheduler.domain.requests import Bound, DeviceDemand, Kin, LabelMatch, PlacementRules, RequestClass
-from millpond_scheduler.domain.running import Running
+from millpond_scheduler.domain.requests import Bound, DeviceDemand, LabelMatch, PlacementRules, RequestClass
 from millpond_scheduler.domain.topology import Place
 from millpond_scheduler.domain.verdicts import Reason
 
@@ -43,10 +30,15 @@ START_SECONDS, LATE_SECONDS = 30, 5
 USABLE_HEALTH = frozenset({DeviceHealth.HEALTHY, DeviceHealth.DEGRADED})
 
 
-def node_record(node: NodeView, *, silent: bool, quarantined: bool = False) -> NodeRecord:
+def node_record(
+    node: NodeView, devices: tuple[DeviceRecord, ...] | None = None, *, silent: bool, quarantined: bool = False
+) -> NodeRecord:
     """A node for the snapshot. One that does not poll takes no work, whatever the registry last heard.
 
     Nor does one that failed job after job, of which the registry has yet to hear.
+
+    Args:
+        devices: its devices where they were read already; None = those of `node`.
     """
     state = NodeState.UNREACHABLE if silent and node.state is NodeState.READY else node.state
     return NodeRecord(
@@ -54,7 +46,7 @@ def node_record(node: NodeView, *, silent: bool, quarantined: bool = False) -> N
         pool=node.pool_id,
         cpu_milli=node.cpu_milli,
         memory_mib=node.memory_mib,
-        devices=tuple(_device_record(device) for device in node.devices),
+        devices=tuple(_device_record(device) for device in node.devices) if devices is None else devices,
         profile=NodeProfile(
             architecture=node.arch,
             taints=node.taints,
@@ -78,7 +70,12 @@ def _place(topology: Topology) -> Place:
 
 
 def _device_record(device: DeviceView) -> DeviceRecord:
-    profile = DeviceProfile(
+    return DeviceRecord(device.device_id, device_profile(device), device.health in USABLE_HEALTH)
+
+
+def device_profile(device: DeviceView) -> DeviceProfile:
+    """What a request can ask of a device."""
+    return DeviceProfile(
         kind=device.kind,
         flavor=device.flavor,
         memory_mib=device.memory_mib,
@@ -86,7 +83,6 @@ def _device_record(device: DeviceView) -> DeviceRecord:
         ecosystem=device.ecosystem,
         geometry=None if device.partition_mode is None else offered_geometry(device.model_key, device.profiles),
     )
-    return DeviceRecord(device.device_id, profile, device.health in USABLE_HEALTH)
 
 
 def pool_rules(pool: PoolView) -> PoolRules:
@@ -204,43 +200,6 @@ def longest_us(time_limit_seconds: int | None, stop_grace_seconds: int) -> int |
     if time_limit_seconds is None:
         return None
     return (START_SECONDS + time_limit_seconds + stop_grace_seconds + LATE_SECONDS) * 1_000_000
-
-
-def running_of(row: asyncpg.Record) -> Running:
-    """A live allocation's row as the leader keeps it."""
-    longest = longest_us(row["time_limit_seconds"], row["stop_grace_seconds"])
-    started_us = microseconds_of(row["bound_at"])
-    return Running(
-        holding=Holding(
-            task=TaskId.of(row["task_id"]),
-            node=NodeId.of(row["node_id"]),
-            tenant=TenantId.of(row["tenant_id"]),
-            cpu_milli=row["cpu_milli"],
-            memory_mib=row["memory_mib"],
-            devices=tuple(
-                DevicePick(
-                    DeviceId.parse(share["device_id"]), share["milli"], share["memory_mib"] or 0, *_partition(share)
-                )
-                for share in row["devices"]
-            ),
-            kin=Kin(JobId.of(row["job_id"]), row["group_name"], read_labels(row["labels_text"])),
-        ),
-        virtual_pool=VirtualPoolId.of(row["virtual_pool_id"]),
-        flavor=row["flavor"],
-        priority=row["priority"],
-        started_us=started_us,
-        ends_us=None if longest is None else started_us + longest,
-        gang=JobId.of(row["job_id"]) if row["gang"] else None,
-        is_stopping=AllocationState(row["state"]) is AllocationState.RELEASING,
-        project=None if row["project_id"] is None else ProjectId.of(row["project_id"]),
-        stop_grace_seconds=row["stop_grace_seconds"],
-    )
-
-
-def _partition(share: dict[str, Any]) -> tuple[str | None, int]:
-    """The profile and the mask of a share; of one from before there were partitions, none."""
-    partition = share.get("partition")
-    return (None, 0) if partition is None else (partition["profile"], mask_of(partition["start"], partition["slices"]))
 
 
 def published_prices(row: asyncpg.Record) -> PublishedPrices | None:

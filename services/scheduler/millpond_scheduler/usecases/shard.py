@@ -8,10 +8,11 @@ from collections import UserDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from millpond_contracts.bodies.allocations import AllocationState
-from millpond_contracts.bodies.nodes import DeviceView
 from millpond_contracts.bodies.pools import PoolView
 from millpond_contracts.bodies.tenants import Limits
 from millpond_contracts.ids import (
@@ -121,6 +122,16 @@ class ClaimMemory:
     moves: bool = False
 
 
+class DeviceName(NamedTuple):
+    """How a device is told to whoever is given a share of it; `place` is its index on the node."""
+
+    identity: str
+    vendor: str
+    place: int
+    uuid: str | None
+    flavor: str
+
+
 @dataclass(slots=True)
 class Shard:
     """The leader's memory. Only the leader touches it, one step at a time."""
@@ -138,7 +149,7 @@ class Shard:
     live: dict[AllocationId, Running] = field(default_factory=dict)
     holders: dict[TaskId, AllocationId] = field(default_factory=dict)
     layouts: dict[NodeId, int] = field(default_factory=dict)
-    devices: dict[DeviceId, DeviceView] = field(default_factory=dict)
+    devices: dict[DeviceId, DeviceName] = field(default_factory=dict)
     prices: list[Price] = field(default_factory=list)
     growth: list[GrowthLimit] = field(default_factory=list)
     used: dict[VirtualPoolId, dict[Resource, int]] = field(default_factory=dict)
@@ -151,7 +162,8 @@ class Shard:
 
     def __post_init__(self) -> None:
         self.cache = CandidateCache(self.snapshot, distance=self.distance)
-        self.horizon = Horizon(self.snapshot, self.find_end)
+        # Not a method of the shard: nothing refers back to it, so that it is gone as soon as it is forgotten.
+        self.horizon = Horizon(self.snapshot, partial(_find_end, self.holders, self.live))
 
     def queue(self) -> Queues:
         """The waiting tasks as the domain takes them."""
@@ -175,11 +187,6 @@ class Shard:
     def list_running(self) -> Iterable[Running]:
         """Everything that is held, as reclaim sees it."""
         return self.live.values()
-
-    def find_end(self, task: TaskId) -> int | None:
-        """When a running task has ended at the latest, in microseconds since 1970; None without a time limit."""
-        allocation = self.holders.get(task)
-        return None if allocation is None else self.live[allocation].ends_us
 
     def open_claims(self) -> dict[TaskId, Claim]:
         """What is promised to tasks that still wait; others' promises are forgotten."""
@@ -220,7 +227,18 @@ class Shard:
         self.holders[running.id] = allocation
         self.waiting.pop(running.id, None)
         self.snapshot.apply_allocation(running.holding)
-        self._count(running, 1)
+        self._add(running.virtual_pool, running.project, running.demand())
+
+    def hold_many(self, new: Mapping[AllocationId, Running]) -> None:
+        """The same for many that are not held yet, as a new leader finds them."""
+        self.live.update(new)
+        for key, running in new.items():
+            self.holders[running.holding.task] = key
+            if self.waiting:
+                self.waiting.pop(running.holding.task, None)
+        self.snapshot.apply_allocations(running.holding for running in new.values())
+        for (virtual_pool, project), demand in _sum_demand(new.values()).items():
+            self._add(virtual_pool, project, demand)
 
     def release(self, allocation: AllocationId) -> None:
         """Gives back what an allocation held; twice is once."""
@@ -230,7 +248,7 @@ class Shard:
         if self.holders.get(running.id) == allocation:
             del self.holders[running.id]
             self.snapshot.release_allocation(running.id)
-        self._count(running, -1)
+        self._add(running.virtual_pool, running.project, running.demand(), -1)
 
     def note_state(self, allocation: AllocationId, state: AllocationState) -> None:
         """Takes an allocation's newer state: one that is being stopped is no victim, one that is gone holds nothing."""
@@ -260,8 +278,23 @@ class Shard:
                     return price.id
         return None
 
-    def _count(self, running: Running, sign: int) -> None:
-        demand = running.demand()
-        add_amounts(self.used.setdefault(running.virtual_pool, {}), demand, sign)
-        of_project = self.used_by.setdefault(running.virtual_pool, {}).setdefault(running.project, {})
+    def _add(
+        self, virtual_pool: VirtualPoolId, project: ProjectId | None, demand: Mapping[Resource, int], sign: int = 1
+    ) -> None:
+        add_amounts(self.used.setdefault(virtual_pool, {}), demand, sign)
+        of_project = self.used_by.setdefault(virtual_pool, {}).setdefault(project, {})
         add_amounts(of_project, demand, sign)
+
+
+def _find_end(holders: Mapping[TaskId, AllocationId], live: Mapping[AllocationId, Running], task: TaskId) -> int | None:
+    """When a running task has ended at the latest, in microseconds since 1970; None without a time limit."""
+    allocation = holders.get(task)
+    return None if allocation is None else live[allocation].ends_us
+
+
+def _sum_demand(running: Iterable[Running]) -> dict[tuple[VirtualPoolId, ProjectId | None], dict[Resource, int]]:
+    """What they count against the limits of each virtual pool, by project."""
+    sums: dict[tuple[VirtualPoolId, ProjectId | None], dict[Resource, int]] = {}
+    for one in running:
+        add_amounts(sums.setdefault((one.virtual_pool, one.project), {}), one.demand())
+    return sums
