@@ -295,6 +295,6 @@ class PoolMachine(RuleBasedStateMachine):
         assert counts[0] == counts[1]
 
 
-TestPoolMachine = PoolMachine.TestCase
-# Ten thousand steps.
+# Ten thousand steps, which take a minute.
+TestPoolMachine = pytest.mark.timeout(600)(PoolMachine.TestCase)
 TestPoolMachine.settings = settings(max_examples=256, stateful_step_count=40, deadline=None)
