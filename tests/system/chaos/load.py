@@ -147,8 +147,9 @@ class ChaosLoad:
         count = self.rng.choice((1, 1, 1, 2, 4))
         group = {"count": count, "gang": count > 2, "resources": resources, "stop_grace_seconds": 2}
         group["run"] = {"simulate": {"seconds": seconds, "exit_code": int(self.rng.random() < 0.05)}}
-        retry = {"max": 20, "on": ["node_lost"]}
-        return {"name": name, "virtual_pool": pool, "groups": [group], "retry": retry}
+        retry = {"max": 20, "on": ["node_lost", "preempted"]}
+        priority = self.rng.choice((10, 50, 50, 90))
+        return {"name": name, "virtual_pool": pool, "groups": [group], "priority": priority, "retry": retry}
 
     async def _cancel(self, submitter: Submitter, job_id: str) -> None:
         one = self.history.invoke("job.cancel", submitter.open_jobs.pop(job_id))

@@ -171,12 +171,16 @@ async def _wait_for_nodes(operator: Caller, pools: list[str], count: int) -> lis
 
 async def _make_submitters(operator: Caller, pools: dict[str, str]) -> list[Submitter]:
     large = {"cpu_milli": 20000, "memory_mib": 65536}
-    return [
+    submitters = [
         Submitter(await make_tenant(operator, "steady-one", pool_id=pools[STEADY], **large), 24, devices=_FLAVOR),
         Submitter(await make_tenant(operator, "steady-two", pool_id=pools[STEADY], **large), 24, devices=_FLAVOR),
         Submitter(await make_tenant(operator, "brittle", pool_id=pools[BRITTLE], **large), 12),
         Submitter(await make_tenant(operator, "real"), 3, is_real=True),
     ]
+    for submitter in submitters:
+        path, change = f"/v1/virtual-pools/{submitter.tenant.virtual_pool}", {"preemption": "lower_priority"}
+        await operator("PATCH", path, change, headers={"If-Match": "*"}, expect=200)
+    return submitters
 
 
 async def _make_policy(operator: Caller, pool: str) -> str:
