@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond_contracts.bodies.allocations import EndReason
+from millpond_contracts.bodies.allocations import AllocationView, EndReason
 from millpond_contracts.bodies.groups import DeviceRequest
 from millpond_contracts.bodies.jobs import RetryReason, RetrySpec
 from millpond_contracts.bodies.tenants import Preemption, VirtualPoolView
@@ -61,6 +61,30 @@ async def test_preemption_when_the_limit_is_reached_then_the_lower_priority_stop
         await load_evictions(unit, leader.shard)  # a new leader knows of it as well
     assert [(one.victim, one.claimant) for one in leader.shard.evictions] == [(task.task_id, TaskId.of(claimant))]
     assert [(one.victim, one.claimant) for one in remembered] == [(task.task_id, TaskId.of(claimant))]
+
+
+async def test_preemption_when_the_victim_had_ended_before_it_was_asked_then_nothing_is_waived(world: World) -> None:
+    node = (await world.add_node(devices=1)).node_id
+    share = await add_share(world, devices=1000)
+    low = await world.submit(share, devices=ONE_DEVICE, priority=10)
+    leader = world.leader()
+    await leader.step()
+    (task,) = (await world.poll(node)).assignments
+    await world.run_task(node, task)
+    ended_at = world.clock_ms
+    await world.submit(share, devices=ONE_DEVICE, priority=90)
+    await leader.step()
+    assert await world.value("SELECT waived_from FROM allocation WHERE id = $1", task.allocation_id) is not None
+    # The agent had not been heard since: the task had come to its end a moment before.
+    world.clock_ms += 60_000
+    await world.end_task(node, task, at_monotonic_ms=ended_at)
+    (released,) = await world.events("allocation_released")
+    told = AllocationView.model_validate(released["allocation"])
+    assert (told.reason, told.waived_from) == (EndReason.COMPLETED, None)
+    assert told.released_at is not None
+    assert told.stop_requested_at is not None
+    assert told.released_at < told.stop_requested_at
+    assert await world.job_state(low.job_id) == "succeeded"
 
 
 async def test_preemption_when_the_leader_is_replaced_after_the_last_victim_left_then_its_room_is_the_claimants(

@@ -163,6 +163,9 @@ class Life:
         record.state = transition(record.state, AllocationState.RELEASED)
         self.released = True  # here and now: a repeated report must not give anything back twice
         record.released_at = max(at, record.active_at or record.bound_at)
+        if record.waived_from is not None and record.waived_from > record.released_at:
+            # It had ended when it was asked to stop, only the word of it came later.
+            record.waived_from = record.released_at if reason in PROVIDER_ENDS else None
         record.reason, record.exit_code, self.message = reason, exit_code, message
         self._end_task(FINAL_STATE[reason])
         self.retries = self.job.may_retry(reason, record.attempt)

@@ -110,16 +110,18 @@ def _apply(life: Life, report: TaskReport, at: datetime) -> None:
         case ReportKind.REFUSED:
             life.release(report.reason or EndReason.REFUSED, at, report.exit_code, report.message)
         case ReportKind.RELEASED:
-            life.release(_end_of(life, report), at, report.exit_code, report.message)
+            life.release(_end_of(life, report, at), at, report.exit_code, report.message)
 
 
-def _end_of(life: Life, report: TaskReport) -> EndReason:
-    """The end that the agent names, else what its exit code and our stop request say."""
+def _end_of(life: Life, report: TaskReport, at: datetime) -> EndReason:
+    """The end that the agent names, else what its exit code and our stop request say, if it had come before the end."""
     if report.reason is EndReason.PREEMPTED and life.record.stop_reason is EndReason.MOVED:
         return EndReason.MOVED  # as agents are told
     if report.reason is not None:
         return report.reason
-    if life.record.state is AllocationState.RELEASING and life.record.stop_reason is not None:
+    asked_at = life.record.stop_requested_at
+    if life.record.state is AllocationState.RELEASING and asked_at is not None and asked_at <= at:
+        assert life.record.stop_reason is not None, "who asks for a stop says why"
         return life.record.stop_reason
     if report.exit_code == 0:
         return EndReason.COMPLETED
