@@ -245,6 +245,7 @@ def _summarise(
         "doubled": counts[Fault.DOUBLED] + len(witnessed),
         "overallocated": counts[Fault.OVERALLOCATED],
         "statement_mismatches": counts[Fault.BILL],
+        "preempted": sum(one["reason"] == "preempted" for one in facts.allocations.values()),
         "recovery_s_max": round(stage.recovery_seconds, 2),
         "drain_s_max": round(stage.drain_seconds, 2),
         "findings": findings[:20],
