@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Annotated
@@ -227,14 +227,32 @@ def _held_seconds(task: TaskView) -> str:
 def _devices(task: TaskView) -> str:
     if task.allocation is None or not task.allocation.devices:
         return "-"
-    return ", ".join(_device(share) for share in task.allocation.devices)
+    return show_devices(task.allocation.devices)
 
 
-def _device(share: DeviceShare) -> str:
-    name = f"{share.flavor} #{share.index}"
-    if (own := share.partition) is not None:
-        return f"{name} {own.profile} at slice {own.start}"
-    return name if share.milli == 1000 else f"{name} at {show_milli(share.milli)}"
+def show_devices(shares: Sequence[DeviceShare]) -> str:
+    """What a task holds of devices; whole ones of a flavor by their numbers: `h100-sxm #0-3, 6`."""
+    whole: dict[str, list[int]] = {}
+    parts = []
+    for share in shares:
+        if share.partition is not None:
+            parts.append(f"{share.flavor} #{share.index} {share.partition.profile} at slice {share.partition.start}")
+        elif share.milli != 1000:
+            parts.append(f"{share.flavor} #{share.index} at {show_milli(share.milli)}")
+        else:
+            whole.setdefault(share.flavor, []).append(share.index)
+    return ", ".join([*(f"{flavor} #{_ranges(found)}" for flavor, found in whole.items()), *parts])
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0-3, 6` for 0, 1, 2, 3, 6."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 _TASK_COLUMNS: list[Column[TaskView]] = [

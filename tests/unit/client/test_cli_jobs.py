@@ -8,12 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from millpond_contracts.bodies.allocations import EndReason
+from millpond.cli.jobs import show_devices
+from millpond_contracts.bodies.allocations import DeviceShare, EndReason, PartitionShare
 from millpond_contracts.bodies.groups import GroupSpec
 from millpond_contracts.bodies.jobs import JobBatch, JobBatchView, JobSpec, JobState, JobView, LogPage
 from millpond_contracts.bodies.shapes import Page
 from millpond_contracts.bodies.verdicts import DependencyView, QueueEntry
-from millpond_contracts.ids import TaskId
+from millpond_contracts.ids import DeviceId, TaskId
 from tests.unit.client.commands import Ran, run
 from tests.unit.client.fake_api import FakeApi, page
 from tests.unit.client.things import VIRTUAL_POOL, detail, explanation, job, spec, virtual_pool
@@ -344,3 +345,32 @@ def test_cancel_when_called_then_says_so(api: FakeApi) -> None:
 def test_queue_when_nothing_waits_then_says_so(api: FakeApi) -> None:
     api.on("GET", f"/v1/queues/{VIRTUAL_POOL}", Page[QueueEntry](items=[]))
     assert run(api, "queue").out.strip() == "nothing waits in main"
+
+
+@pytest.mark.parametrize(
+    ("held", "shown"),
+    [
+        ([(0, 1000, None)], "h100-sxm #0"),
+        ([(3, 1000, None), (0, 1000, None), (1, 1000, None), (6, 1000, None)], "h100-sxm #0-1, 3, 6"),
+        ([(2, 250, None)], "h100-sxm #2 at 0.25"),
+        ([(1, 250, PartitionShare(profile="2g.20gb", start=4, slices=2))], "h100-sxm #1 2g.20gb at slice 4"),
+    ],
+)
+def test_devices_when_shown_then_whole_ones_by_their_numbers(
+    held: list[tuple[int, int, PartitionShare | None]], shown: str
+) -> None:
+    shares = [
+        DeviceShare(
+            device_id=DeviceId.new(),
+            identity="d",
+            vendor="nvidia",
+            index=index,
+            uuid=None,
+            flavor="h100-sxm",
+            milli=milli,
+            memory_mib=None,
+            partition=partition,
+        )
+        for index, milli, partition in held
+    ]
+    assert show_devices(shares) == shown

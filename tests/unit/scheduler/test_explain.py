@@ -74,6 +74,22 @@ def test_explanation_when_only_the_limited_flavor_has_room_then_the_limit_is_the
     assert told.would_unblock[0].action.startswith("raise the limit of device/a100 by 0.5 devices")
 
 
+def test_explanation_when_limits_of_several_flavors_are_short_then_only_those_with_room_for_it_would_help() -> None:
+    limits = {"a100": Limit(guaranteed=1000), "t4": Limit(guaranteed=1000)}
+    world = World.of(node(1, gpus=8), node(2, gpus=2, flavor="t4"), pools=[virtual_pool(devices=limits)])
+    (alone,) = world.submit(request(count=4))
+    told = explained(world, alone)
+    assert {line.flavor for line in told.admission if line.missing} == {"a100", "t4"}
+    assert [each.action.split(",")[0] for each in told.would_unblock] == ["raise the limit of device/a100 by 3 devices"]
+    world.submit_gang(request(count=2), 4)
+    rejections = world.run().rejections
+    first = next(task.id for task in world.queue if task.gang is not None)
+    gang = explain(world.snapshot, world.queue[1], world.states(), rejection=rejections[first])
+    actions = [each.action.split(",")[0] for each in gang.would_unblock]
+    assert actions[0] == "raise the limit of device/a100 by 7 devices"
+    assert not any("t4" in action for action in actions), "two of its tasks at most could ever run there"
+
+
 def test_explanation_when_another_pool_has_other_flavors_then_only_limits_of_this_pool_are_told() -> None:
     world = World.of(node(1, gpus=1), node(2, gpus=1, flavor="t4", pool=OTHER_POOL), node(3, gpus=1, flavor="l20"))
     world.snapshot.remove_node(node(3).id)

@@ -1,6 +1,6 @@
 """Why a task waits, for people: one dominant reason, a count per reason, its limits, and what would let it start."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -118,7 +118,7 @@ def explain(
         attributes=_count_attributes(snapshot, candidates),
         would_unblock=(
             *suggest_by_place(task, candidates.request, rejection),
-            *_suggest(snapshot, candidates, rejection, lines, nearest),
+            *_suggest(snapshot, candidates, rejection, _that_help(snapshot, candidates, lines, alike), nearest),
             *map(_grow, reached),
         ),
         gang=rejection.gang,
@@ -200,16 +200,36 @@ def _count_attributes(snapshot: Snapshot, candidates: Candidates) -> dict[str, i
     return found
 
 
+def _that_help(
+    snapshot: Snapshot, candidates: Candidates, lines: Sequence[AdmissionLine], tasks: int
+) -> list[AdmissionLine]:
+    """Limits that are short: of flavors only those of which the pool could hold so many tasks if nothing ran.
+
+    All where none could.
+    """
+    short = [line for line in lines if line.missing]
+    view, rows = candidates.view_empty()
+    shape_of_row = snapshot.columns.shape[rows]
+    by_shape = np.bincount(shape_of_row, weights=count_fitting(view)[rows], minlength=len(snapshot.shapes.values))
+    room: dict[str, int] = {}
+    for shape in np.flatnonzero(by_shape).tolist():
+        devices = snapshot.shapes.values[shape].devices
+        for flavor in {devices[slot].flavor for slot in np.flatnonzero(candidates.fits.slots[shape]).tolist()}:
+            room[flavor] = room.get(flavor, 0) + int(by_shape[shape])
+    helpful = {flavor for flavor, most in room.items() if most >= tasks}
+    return [line for line in short if line.flavor is None or not helpful or line.flavor in helpful]
+
+
 def _suggest(
     snapshot: Snapshot,
     candidates: Candidates,
     rejection: Rejection,
-    lines: tuple[AdmissionLine, ...],
+    lines: Sequence[AdmissionLine],
     nearest: int | None,
 ) -> list[Unblock]:
     if rejection.reason in (Reason.GANG_STOPPING, Reason.RECLAIMING, Reason.PREEMPTING, Reason.MOVING):
         return []
-    limits = [_raise_limit(line) for line in lines if line.missing]
+    limits = [_raise_limit(line) for line in lines]
     limits += [_wait_for(why, tasks) for why, tasks in sorted(rejection.spared.items())]
     opened = _open_nodes(snapshot, candidates)
     if nearest is None and not opened:
