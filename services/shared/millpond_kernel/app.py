@@ -25,7 +25,7 @@ from millpond_kernel.db import Database
 from millpond_kernel.describing import PROBLEM_RESPONSES, DescribedApp, errors_router, name_operation
 from millpond_kernel.doorbell import Doorbell, connect_redis
 from millpond_kernel.filters import known_query
-from millpond_kernel.following import Follower
+from millpond_kernel.following import Follower, StreamBell
 from millpond_kernel.health import Health
 from millpond_kernel.messages import Message
 from millpond_kernel.outbox import doorbell_channel
@@ -76,7 +76,7 @@ class Kernel:
         for end in self.long_polls:
             end()
 
-    def wake(self, _: Message | None = None) -> None:
+    def wake(self) -> None:
         """Wakes every open watch of this process."""
         self.woken.set()
         self.woken = asyncio.Event()
@@ -208,8 +208,9 @@ async def _started_kernel(service: ServiceApp, stack: AsyncExitStack) -> Kernel:
     stack.push_async_callback(kernel.health.stop)
     kernel.doorbell.start()
     stack.push_async_callback(kernel.doorbell.stop)
-    for publisher, take in (("quota", deny_from(kernel)), (name, kernel.wake)):
-        follower = Follower(kernel.redis, kernel.clients[publisher], publisher, settings.redis_prefix, take)
+    denying = Follower(kernel.redis, kernel.clients["quota"], "quota", settings.redis_prefix, deny_from(kernel))
+    waking = StreamBell(kernel.redis, name, settings.redis_prefix, kernel.wake)
+    for follower in (denying, waking):
         follower.start()
         stack.push_async_callback(follower.stop)
     return kernel

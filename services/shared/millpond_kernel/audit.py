@@ -27,9 +27,13 @@ def audit(
     target: str,
     *,
     before: BaseModel | None = None,
-    after: BaseModel | None = None,
+    after: BaseModel | str | None = None,
 ) -> None:
-    """Records a change of `target` by `caller`; secrets, commands and environments are left out."""
+    """Records a change of `target` by `caller`; secrets, commands and environments are left out.
+
+    Args:
+        after: a model, or one that was written as JSON already.
+    """
     unit.record(
         AuditEntry(
             actor=caller.subject,
@@ -43,8 +47,8 @@ def audit(
     )
 
 
-def _shown(model: BaseModel) -> str:
-    text = model.model_dump_json()
+def _shown(model: BaseModel | str) -> str:
+    text = model if isinstance(model, str) else model.model_dump_json()
     return json.dumps(_without_secrets(json.loads(text))) if _NAMES_SECRET.search(text) else text
 
 

@@ -22,6 +22,7 @@ from millpond_kernel.observability import REQUEST_SECONDS, REQUESTS, bound_reque
 from millpond_kernel.problem import ProblemError, problem_response
 
 MAX_JSON_DEPTH = 64
+_HOLDERS = frozenset({dict, list})
 # Where in a request's scope the value of its JSON body lies.
 READ_JSON = "millpond.json"
 _METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
@@ -288,10 +289,10 @@ def _no_constant(name: str) -> float:
 
 def _depth_exceeds(value: object, limit: int) -> bool:
     # Level by level, only what holds something: most of a body is numbers and text.
-    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    level: list[Any] = [value] if type(value) in _HOLDERS else []
     for _ in range(limit):
-        children = (outer.values() if isinstance(outer, dict) else outer for outer in level)
-        level = [inner for each in children for inner in each if isinstance(inner, dict | list)]
+        children = [outer.values() if type(outer) is dict else outer for outer in level]
+        level = [inner for each in children for inner in each if type(inner) in _HOLDERS]
         if not level:
             return False
     return True

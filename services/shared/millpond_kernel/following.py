@@ -1,7 +1,8 @@
-"""A process's own lossy view of a publisher's stream: it wakes open watches and feeds the deny set.
+"""A process's own lossy view of a publisher's stream: it feeds the deny set and wakes open watches.
 
-Unlike a consumer it has no cursor and no effect in the database; it starts a little in the past and reads the feed when
-Redis is silent or away, so that a revocation is known within the promised seconds.
+Unlike a consumer it has no cursor and no effect in the database. A follower starts a little in the past and reads the
+feed when Redis is silent or away, so that a revocation is known within the promised seconds; a bell tells that
+something came and not what, since watches read for themselves, and look once a second anyway.
 """
 
 import asyncio
@@ -92,3 +93,33 @@ class Follower:
     def _take(self, message: Message) -> None:
         self._seq = message.seq
         self._on_event(message)
+
+
+class StreamBell:
+    """Calls `ring` after a publisher's stream grew: once, however many events came meanwhile."""
+
+    def __init__(self, redis: "Redis", publisher: str, prefix: str, ring: Callable[[], None]) -> None:
+        self._redis = redis
+        self._publisher = publisher
+        self._stream = stream_key(prefix, publisher)
+        self._ring = ring
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Starts listening."""
+        self._task = asyncio.create_task(self._listen_forever(), name=f"stream bell {self._publisher}")
+
+    async def stop(self) -> None:
+        """Stops listening."""
+        await end_task(self._task)
+
+    async def _listen_forever(self) -> None:
+        while True:
+            try:
+                # The end first: what comes after it ends the wait, so that nothing is overheard.
+                last = await self._redis.xrevrange(self._stream, count=1)
+                self._ring()
+                after = (last[0][0] if last else None) or b"0-0"
+                await self._redis.xread({self._stream: after}, count=1, block=QUIET_MILLISECONDS)
+            except (RedisError, OSError):
+                await asyncio.sleep(0.5)

@@ -7,13 +7,12 @@ be retried.
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar
 from uuid import UUID
 
 import asyncpg
 from fastapi import Depends, Header, Request
 from fastapi.responses import Response
-from pydantic import BaseModel
 
 from millpond_contracts.errors import ErrorCode
 from millpond_kernel.db import Database
@@ -24,7 +23,15 @@ from millpond_kernel.uow import UnitOfWork
 
 NOBODY = UUID(int=0)
 
-Answer = TypeVar("Answer", bound=BaseModel)
+
+class Writable(Protocol):
+    """A model, or what has written one already."""
+
+    def model_dump_json(self) -> str:
+        """The JSON text of the answer."""
+
+
+Answer = TypeVar("Answer", bound=Writable)
 
 # How long a second caller waits for the first with the same key, and how long any later statement for a lock.
 KEY_WAIT_SECONDS = 2

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 
 from millpond_kernel.db import SYSTEM
+from millpond_kernel.doorbell import connect_redis
+from millpond_kernel.following import StreamBell
+from millpond_kernel.outbox import stream_key
 from tests.integration.databases import MigratedDatabase
 from tests.integration.services import Services, run_services
 from tests.waiting import eventually
@@ -132,3 +135,25 @@ async def test_watch_when_events_are_no_longer_kept_then_410(services: Services,
     gone = await operator("GET", "/v1/events/quota?after=1&follow=false")
     assert (gone.status_code, gone.json()["code"]) == (410, "kernel.feed.gone")
     await operator("GET", "/v1/events/quota?after=2&follow=false", expect=200)
+
+
+async def test_bell_when_the_stream_grows_then_rings(migrated: MigratedDatabase) -> None:
+    redis, rings = connect_redis(migrated.redis_url), 0
+
+    def ring() -> None:
+        nonlocal rings
+        rings += 1
+
+    async def rung(times: int) -> None:
+        await eventually(lambda: asyncio.sleep(0, rings >= times))
+
+    bell = StreamBell(redis, "quota", migrated.redis_prefix, ring)
+    bell.start()
+    try:
+        await rung(1)  # at its start, for what was there before
+        for number in range(1, 4):
+            await redis.xadd(stream_key(migrated.redis_prefix, "quota"), {"e": b"{}"}, id=f"{number}-0")
+            await rung(number + 1)
+    finally:
+        await bell.stop()
+        await redis.aclose()

@@ -6,10 +6,13 @@ from datetime import timedelta
 import pytest
 
 from millpond_contracts.bodies.allocations import EndReason
-from millpond_contracts.bodies.jobs import RetryReason, RetrySpec
+from millpond_contracts.bodies.jobs import JobBatch, JobBatchView, RetryReason, RetrySpec
 from millpond_contracts.bodies.work import ReportKind
+from millpond_contracts.events.scheduler import JobSubmitted
+from millpond_kernel.db import TenantScope
 from millpond_kernel.leases import LeaseLost
-from tests.integration.scheduler.world import ONE_DEVICE, SECRET, World
+from millpond_scheduler.usecases.jobs import submit_jobs
+from tests.integration.scheduler.world import ONE_DEVICE, SECRET, World, make_spec, member
 
 pytestmark = pytest.mark.integration
 
@@ -38,6 +41,26 @@ async def test_job_when_placed_run_and_ended_then_every_state_and_event_follows(
     assert await world.value("SELECT sum(used) FROM usage") == 0
     guard = (await world.fetch("SELECT free_milli, free_cpu_milli FROM node_guard"))[0]
     assert (list(guard["free_milli"]), guard["free_cpu_milli"]) == ([1000, 1000], 8000)
+
+
+async def test_jobs_when_submitted_together_then_event_audit_and_answer_are_what_their_models_say(world: World) -> None:
+    """Each job is written once for the three of them."""
+    share = await world.add_virtual_pool()
+    labels = {"team": 'quo"te'}
+    specs = tuple(make_spec(share.virtual_pool_id, name=name, count=2, labels=labels) for name in ("one", "two"))
+    async with world.database.begin(TenantScope(share.tenant_id)) as unit:
+        made = await submit_jobs(unit, member(share.tenant_id), JobBatch(jobs=specs))
+    assert JobBatchView.model_validate_json(made.model_dump_json()) == JobBatchView(jobs=made.jobs)
+    assert made.model_dump_json() == JobBatchView(jobs=made.jobs).model_dump_json()
+    rows = await world.fetch("SELECT * FROM outbox ORDER BY id")
+    assert [row["body"] for row in rows] == [json.loads(JobSubmitted(job=job).model_dump_json()) for job in made.jobs]
+    assert [(row["type"], row["subject"], row["tenant_id"], row["generation"], row["happened_at"]) for row in rows] == [
+        (JobSubmitted.type, str(job.job_id), job.tenant_id, 1, job.created_at) for job in made.jobs
+    ]
+    audited = await world.fetch("SELECT action, object, after FROM audit ORDER BY id")
+    assert [(row["action"], row["object"], row["after"]) for row in audited] == [
+        ("job.submit", str(job.job_id), json.loads(job.model_dump_json())) for job in made.jobs
+    ]
 
 
 async def test_events_when_a_job_ran_then_none_carries_command_or_environment(world: World) -> None:

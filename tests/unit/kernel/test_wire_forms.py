@@ -92,6 +92,8 @@ def test_json_when_text_holds_what_no_database_does_then_refused(body: bytes) ->
 def test_json_when_nested_then_refused_past_the_bound(depth: int) -> None:
     body = b'{"a":' * (depth - 1) + b"[1]" + b"}" * (depth - 1)
     assert refuses(lambda: check_json(body)) == (depth > MAX_JSON_DEPTH)
+    listed = b"[0," * depth + b"{}" + b"]" * depth
+    assert refuses(lambda: check_json(listed)) == (depth >= MAX_JSON_DEPTH)
 
 
 def test_if_match_when_compared_then_any_of_the_tags_counts() -> None:

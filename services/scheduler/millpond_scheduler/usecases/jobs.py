@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from millpond_contracts.bodies.allocations import AllocationState, EndReason
-from millpond_contracts.bodies.jobs import GroupView, JobBatch, JobBatchView, JobDetail, JobSpec, JobState, JobView
+from millpond_contracts.bodies.jobs import GroupView, JobBatch, JobDetail, JobSpec, JobState, JobView
 from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.bodies.verdicts import Explanation
 from millpond_contracts.errors import ErrorCode
@@ -14,7 +15,7 @@ from millpond_contracts.ids import JobId, NodeId, PoolId, ProjectId, TenantId, V
 from millpond_kernel.audit import audit
 from millpond_kernel.problem import ProblemError
 from millpond_kernel.tenancy import Principal
-from millpond_kernel.uow import UnitOfWork
+from millpond_kernel.uow import UnitOfWork, WrittenEvent
 from millpond_scheduler.domain.states import is_final
 from millpond_scheduler.store import jobs, tasks, verdicts, views
 from millpond_scheduler.store.changes import ChangeKind, note_changes
@@ -33,19 +34,30 @@ async def submit_job(unit: UnitOfWork, caller: Principal, spec: JobSpec) -> JobV
     Raises:
         ProblemError: 404 for a virtual pool or a project that this tenant does not have.
     """
-    return (await _submit(unit, caller, [spec]))[0]
+    return (await _submit(unit, caller, [spec])).jobs[0]
 
 
-async def submit_jobs(unit: UnitOfWork, caller: Principal, batch: JobBatch) -> JobBatchView:
+class SubmittedJobs(NamedTuple):
+    """Jobs as they were stored, each also as the JSON that its event, its audit row and the answer hold."""
+
+    jobs: list[JobView]
+    written: list[str]
+
+    def model_dump_json(self) -> str:
+        """As `JobBatchView` is written."""
+        return f'{{"jobs":[{",".join(self.written)}]}}'
+
+
+async def submit_jobs(unit: UnitOfWork, caller: Principal, batch: JobBatch) -> SubmittedJobs:
     """Stores several jobs in one transaction.
 
     Raises:
         ProblemError: 404 for a virtual pool or a project that this tenant does not have; then none is stored.
     """
-    return JobBatchView(jobs=await _submit(unit, caller, batch.jobs))
+    return await _submit(unit, caller, batch.jobs)
 
 
-async def _submit(unit: UnitOfWork, caller: Principal, specs: Sequence[JobSpec]) -> list[JobView]:
+async def _submit(unit: UnitOfWork, caller: Principal, specs: Sequence[JobSpec]) -> SubmittedJobs:
     named = dict.fromkeys(each.virtual_pool for each in specs)
     shares = {key: await _get_share(unit, key) for key in named}
     owners = {(each.project_id, shares[each.virtual_pool][0]): each for each in specs}
@@ -56,10 +68,16 @@ async def _submit(unit: UnitOfWork, caller: Principal, specs: Sequence[JobSpec])
         new.append(NewJob(key, tenant, projects[spec.project_id, tenant], pool, spec))
     created = await jobs.insert_jobs(unit, new)
     made = [_view(each, created[each.id]) for each in new]
-    for view in made:
-        unit.emit(JobSubmitted(job=view), view.created_at)
-        audit(unit, caller, "job.submit", str(view.job_id), after=view)
-    return made
+    written = [view.model_dump_json() for view in made]
+    for view, text in zip(made, written, strict=True):
+        subject = str(view.job_id)
+        # A test holds it to the event's model.
+        event = WrittenEvent(
+            JobSubmitted.type, subject, view.tenant_id, view.generation, f'{{"job":{text}}}', view.created_at
+        )
+        unit.emit_written([event])
+        audit(unit, caller, "job.submit", subject, after=text)
+    return SubmittedJobs(made, written)
 
 
 async def _get_share(unit: UnitOfWork, key: VirtualPoolId) -> tuple[TenantId, PoolId]:
