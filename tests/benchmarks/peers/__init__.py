@@ -1,30 +1,65 @@
 """Two peers in the same run, where their programs are installed: Slurm's scheduler and OpenStack's Placement.
 
-Each counts what Millpond's figure counts: allocations that are in the system's own store, a second.
+Each counts what Millpond's figure beside it counts: allocations that are in the system's own store, a second. A run of
+ours and one of the peer take turns, so that what else the machine does falls on both.
 """
 
 import math
-from collections.abc import Callable
+from contextlib import AbstractContextManager
+from statistics import median
+from typing import NamedTuple, Protocol
 
-from tests.benchmarks.figures import tell
-from tests.benchmarks.peers import placement, slurm
+from millpond_contracts.bodies.groups import DeviceRequest
+from tests.benchmarks.demand import DemandClass
+from tests.benchmarks.figures import shorten, tell
+from tests.benchmarks.peers import own, placement, slurm
+from tests.benchmarks.peers.measured import Rate, Run
 
-NODES = {"slurm": 10_000, "placement": 1_000}
 RUNS = 3
+
+
+class Starter(Protocol):
+    """Starts a system over so many nodes or providers of 8 devices."""
+
+    def __call__(self, nodes: int, /) -> AbstractContextManager[Run]: ...
+
+
+class Peer(NamedTuple):
+    """A peer, on how many nodes, and what a task asks for there."""
+
+    name: str
+    nodes: int
+    wanted: DemandClass
+    missing: list[str]
+    running: Starter
 
 
 def measure() -> None:
     """The peers that this machine has; what is missing is said as a figure without a value."""
-    for name, peer, work in (
-        ("slurm", slurm, slurm.measure_rates),
-        ("placement", placement, placement.measure_rates),
+    for peer in (
+        Peer("slurm", 10_000, (1, 4_000, 1_024, DeviceRequest()), slurm.list_missing(), slurm.running),
+        Peer("placement", 1_000, (1, 8_000, 32_768, DeviceRequest()), placement.list_missing(), placement.running),
     ):
-        missing = peer.list_missing()
-        if missing:
-            tell(f"peers.{name}_allocations_per_s.n{NODES[name]}", [math.nan], "1/s", missing=missing)
+        if peer.missing:
+            tell(f"peers.{peer.name}_allocations_per_s.n{peer.nodes}", [math.nan], "1/s", missing=peer.missing)
             continue
-        _tell(name, work)
+        _compare(peer)
 
 
-def _tell(name: str, work: Callable[[int, int], list[float]]) -> None:
-    tell(f"peers.{name}_allocations_per_s.n{NODES[name]}", work(NODES[name], RUNS), "1/s")
+def _compare(peer: Peer) -> None:
+    ours: list[Rate] = []
+    theirs: list[Rate] = []
+    with own.leading(peer.nodes, peer.wanted) as run_own, peer.running(peer.nodes) as run_peer:
+        for _ in range(RUNS):
+            ours.append(run_own())
+            theirs.append(run_peer())
+    _tell(f"peers.millpond_allocations_per_s.n{peer.nodes}", ours)
+    _tell(f"peers.{peer.name}_allocations_per_s.n{peer.nodes}", theirs)
+    ratios = [our.per_second / their.per_second for our, their in zip(ours, theirs, strict=True)]
+    tell(f"peers.{peer.name}_ratio.n{peer.nodes}", ratios, "times", bar=">= 300")
+    ratio_of_cpu = median(one.cpu_ms for one in theirs) / median(one.cpu_ms for one in ours)
+    tell(f"peers.{peer.name}_cpu_ratio.n{peer.nodes}", [ratio_of_cpu], "times")
+
+
+def _tell(name: str, rates: list[Rate]) -> None:
+    tell(name, [one.per_second for one in rates], "1/s", cpu_ms_each=[shorten(one.cpu_ms) for one in rates])

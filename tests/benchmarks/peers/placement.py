@@ -19,9 +19,12 @@ import httpx
 
 from millpond.stack.ephemeral import EphemeralEngines
 from millpond.stack.ports import find_free_port
+from tests.benchmarks.peers.measured import Rate, Run, cpu_of, list_children
 
 CLAIMS = 60
 CLIENTS = 4
+# A busy machine must not end a run: what was slow is what is measured.
+_ANSWER_SECONDS = 600
 _ENVIRONMENT = "MILLPOND_BENCH_PLACEMENT"
 _HEADERS = {"x-auth-token": "admin", "OpenStack-API-Version": "placement 1.39"}
 _INVENTORIES = {"VCPU": {"total": 128}, "MEMORY_MB": {"total": 1_048_576}, "CUSTOM_GPU": {"total": 8}}
@@ -37,32 +40,47 @@ def list_missing() -> list[str]:
     return [name for name in ("placement-manage", "gunicorn") if not (Path(folder) / "bin" / name).exists()]
 
 
-def measure_rates(providers: int, runs: int) -> list[float]:
-    """Claims a second, once per run on the same providers: one device, eight cores, 32 GiB each, by four clients."""
+@contextmanager
+def running(providers: int) -> Iterator[Run]:
+    """So many providers; a run claims one device, eight cores and 32 GiB again and again, by four clients."""
+    former = list_children()
     with (
         EphemeralEngines(durable=True) as engines,
         tempfile.TemporaryDirectory(prefix="millpond-bench-placement-") as name,
         _placement(Path(name), engines.postgres_url) as url,
     ):
-        return asyncio.run(_measure(url, providers, runs))
+        asyncio.run(_register(url, providers))
+        roots = list_children() - former
+        yield lambda: asyncio.run(_claim(url, roots))
 
 
-async def _measure(url: str, providers: int, runs: int) -> list[float]:
-    async with httpx.AsyncClient(base_url=url, headers=_HEADERS, timeout=60) as client:
+def _connect(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, headers=_HEADERS, timeout=_ANSWER_SECONDS)
+
+
+async def _register(url: str, providers: int) -> None:
+    numbers = iter(range(providers))
+    async with _connect(url) as client:
         (await client.put("/resource_classes/CUSTOM_GPU")).raise_for_status()
-        for number in range(providers):
-            identity = str(uuid4())
-            body = {"name": f"node-{number:05d}", "uuid": identity}
-            (await client.post("/resource_providers", json=body)).raise_for_status()
-            inventory = {"resource_provider_generation": 0, "inventories": _INVENTORIES}
-            path = f"/resource_providers/{identity}/inventories"
-            (await client.put(path, json=inventory)).raise_for_status()
-        rates = []
-        for run in range(runs):
-            began = time.monotonic()
-            await asyncio.gather(*(_claim_some(client, random.Random(run * CLIENTS + one)) for one in range(CLIENTS)))
-            rates.append(CLAIMS / (time.monotonic() - began))
-        return rates
+        await asyncio.gather(*(_register_some(client, numbers) for _ in range(CLIENTS)))
+
+
+async def _register_some(client: httpx.AsyncClient, numbers: Iterator[int]) -> None:
+    for number in numbers:
+        identity = str(uuid4())
+        body = {"name": f"node-{number:05d}", "uuid": identity}
+        (await client.post("/resource_providers", json=body)).raise_for_status()
+        inventory = {"resource_provider_generation": 0, "inventories": _INVENTORIES}
+        path = f"/resource_providers/{identity}/inventories"
+        (await client.put(path, json=inventory)).raise_for_status()
+
+
+async def _claim(url: str, roots: set[int]) -> Rate:
+    async with _connect(url) as client:
+        cpu, began = cpu_of(roots), time.monotonic()
+        await asyncio.gather(*(_claim_some(client, random.Random(uuid4().int)) for _ in range(CLIENTS)))
+        seconds = time.monotonic() - began
+        return Rate(CLAIMS / seconds, (cpu_of(roots) - cpu) * 1000 / CLAIMS)
 
 
 async def _claim_some(client: httpx.AsyncClient, chance: random.Random) -> None:
@@ -96,15 +114,24 @@ def _placement(folder: Path, database: str) -> Iterator[str]:
     manage = [str(programs / "placement-manage"), "--config-file", str(folder / "placement.conf"), "db", "sync"]
     subprocess.run(manage, env=environment, check=True, capture_output=True)
     port = find_free_port()
-    serve = [str(programs / "gunicorn"), "-w", "2", "-b", f"127.0.0.1:{port}", "application:application"]
+    serve = [
+        str(programs / "gunicorn"),
+        "-w",
+        "2",
+        "--timeout",
+        str(_ANSWER_SECONDS),
+        "-b",
+        f"127.0.0.1:{port}",
+        "application:application",
+    ]
     with (folder / "gunicorn.log").open("wb") as log:
-        running = subprocess.Popen(serve, cwd=folder, env=environment, stderr=log)
+        server = subprocess.Popen(serve, cwd=folder, env=environment, stdout=log, stderr=log)
     try:
         _wait_until_answered(f"http://127.0.0.1:{port}", folder / "gunicorn.log")
         yield f"http://127.0.0.1:{port}"
     finally:
-        running.terminate()
-        running.wait(30)
+        server.terminate()
+        server.wait(30)
 
 
 def _wait_until_answered(url: str, log: Path) -> None:

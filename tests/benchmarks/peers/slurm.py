@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millpond.stack.ports import HeldPorts
+from tests.benchmarks.peers.measured import Rate, Run, cpu_of
 
 PROGRAMS = ("slurmctld", "sbatch", "sdiag", "scancel", "munged")
 JOBS = 600
@@ -66,14 +67,19 @@ def list_missing() -> list[str]:
     return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
-def measure_rates(nodes: int, runs: int) -> list[float]:
-    """Allocations a second of one device and four cores each, once per run; every run begins with empty nodes."""
-    with tempfile.TemporaryDirectory(prefix="millpond-bench-slurm-") as name, _slurm(Path(name), nodes) as environment:
-        return [_measure_rate(environment) for _ in range(runs)]
+@contextmanager
+def running(nodes: int) -> Iterator[Run]:
+    """A controller over so many empty nodes; a run submits an array of jobs of one device and four cores each.
+
+    Submitting is one call and part of the run; the jobs are cancelled after it.
+    """
+    with tempfile.TemporaryDirectory(prefix="millpond-bench-slurm-") as name, _slurm(Path(name), nodes) as (pid, found):
+        yield lambda: _measure_rate(found, pid)
 
 
-def _measure_rate(environment: Mapping[str, str]) -> float:
+def _measure_rate(environment: Mapping[str, str], controller: int) -> Rate:
     _run(environment, "sdiag", "-r")
+    cpu = cpu_of([controller])
     began = time.monotonic()
     wrap = ("--array", f"1-{JOBS}", "--gres=gpu:1", "-c4", "-o", "/dev/null", "--wrap=/bin/true")
     job = _run(environment, "sbatch", "--parsable", *wrap).strip()
@@ -82,14 +88,14 @@ def _measure_rate(environment: Mapping[str, str]) -> float:
         time.sleep(0.25)
         found = re.search(r"Jobs started:\s*(\d+)", _run(environment, "sdiag"))
         started = int(found.group(1)) if found else 0
-    seconds = time.monotonic() - began
+    seconds, spent = time.monotonic() - began, cpu_of([controller]) - cpu
     _run(environment, "scancel", job)
-    return started / seconds
+    return Rate(started / seconds, spent * 1000 / max(started, 1))
 
 
 @contextmanager
-def _slurm(folder: Path, nodes: int) -> Iterator[dict[str, str]]:
-    """A running controller; its environment for the commands."""
+def _slurm(folder: Path, nodes: int) -> Iterator[tuple[int, dict[str, str]]]:
+    """A running controller: its process, and the environment for the commands."""
     with HeldPorts() as ports:
         settings = {"host": socket.gethostname(), "port": ports.take(), "slurmd_port": ports.take(), "folder": folder}
     (folder / "state").mkdir()
@@ -102,16 +108,16 @@ def _slurm(folder: Path, nodes: int) -> Iterator[dict[str, str]]:
     arguments = (f"--{option}-file={path}" for option, path in named.items() if option != "socket")
     munge = [_find("munged"), "--foreground", "--force", f"--socket={named['socket']}", *arguments]
     munge.append(f"--seed-file={folder / 'munge.seed'}")
-    running: list[subprocess.Popen[bytes]] = []
+    daemons: list[subprocess.Popen[bytes]] = []
     try:
         with (folder / "output.log").open("wb") as log:
-            running.append(subprocess.Popen(munge, stderr=log))
+            daemons.append(subprocess.Popen(munge, stderr=log))
             _wait_for(named["socket"])
-            running.append(subprocess.Popen([_find("slurmctld"), "-D", "-c"], env=environment, stderr=log))
+            daemons.append(subprocess.Popen([_find("slurmctld"), "-D", "-c"], env=environment, stderr=log))
         _wait_until_answered(environment)
-        yield environment
+        yield daemons[-1].pid, environment
     finally:
-        for process in reversed(running):
+        for process in reversed(daemons):
             process.terminate()
             process.wait(60)
 
