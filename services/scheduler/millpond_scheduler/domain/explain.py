@@ -205,7 +205,7 @@ def _that_help(
 ) -> list[AdmissionLine]:
     """Limits that are short: of flavors only those of which the pool could hold so many tasks if nothing ran.
 
-    All where none could.
+    Where no flavor could, those that could hold one, else all.
     """
     short = [line for line in lines if line.missing]
     view, rows = candidates.view_empty()
@@ -216,7 +216,7 @@ def _that_help(
         devices = snapshot.shapes.values[shape].devices
         for flavor in {devices[slot].flavor for slot in np.flatnonzero(candidates.fits.slots[shape]).tolist()}:
             room[flavor] = room.get(flavor, 0) + int(by_shape[shape])
-    helpful = {flavor for flavor, most in room.items() if most >= tasks}
+    helpful = {flavor for flavor, most in room.items() if most >= tasks} or room.keys()
     return [line for line in short if line.flavor is None or not helpful or line.flavor in helpful]
 
 
