@@ -22,7 +22,7 @@ from millpond_scheduler.domain.mixes import find_mixes
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord
 from millpond_scheduler.domain.plans import DevicePick, Holding
 from millpond_scheduler.domain.requests import DeviceDemand, RequestClass
-from millpond_scheduler.domain.scoring import load_kernels
+from millpond_scheduler.domain.scoring import load_kernel
 from millpond_scheduler.domain.snapshot import Snapshot
 from tests.benchmarks.figures import tell
 from tests.benchmarks.planner import PLENTY, SHAPES, Cloud
@@ -96,7 +96,7 @@ def build_cloud(nodes: int) -> Cloud:
     snapshot.set_packing(pool, Packing(find_mixes(snapshot, counts)[pool]))
     cloud = Cloud(
         snapshot,
-        CandidateCache(snapshot, functions=load_kernels()),
+        CandidateCache(snapshot, kernel=load_kernel()),
         {state.id: state for state in states},
         requests,
         chance,

@@ -15,14 +15,14 @@ from millpond_contracts.bodies.nodes import CordonReason, NodeState
 from millpond_contracts.bodies.pools import DeviceSharing
 from millpond_contracts.ids import TaskId
 from millpond_contracts.resources import DeviceKind, Isolation
-from millpond_scheduler.domain import blocks, checks, kernel_layout, kernels, policy
+from millpond_scheduler.domain import checks, kernel_layout, kernels, policy
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
-from millpond_scheduler.domain.compiled import compile_kernels
+from millpond_scheduler.domain.compiled import compile_kernel
 from millpond_scheduler.domain.fragmentation import DemandClass, DemandMix, Packing, Price
 from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord, NodeSize, PoolRules
 from millpond_scheduler.domain.plans import Holding
 from millpond_scheduler.domain.requests import RequestClass
-from millpond_scheduler.domain.scoring import NUMBERS, Kernels, Numbers, Scorer, number_ranks
+from millpond_scheduler.domain.scoring import NUMBERS, Kernel, Numbers, Scorer, number_ranks
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CODES, Reason
 from millpond_scheduler.domain.views import RowView
@@ -30,7 +30,7 @@ from tests.unit.scheduler.world import OTHER_POOL, POOL, RIVAL, TENANT, node, re
 
 pytestmark = pytest.mark.unit
 
-PLAIN = Kernels(kernels.refresh_rows, blocks.note_rows, blocks.find_first)
+PLAIN = kernels.refresh
 PROFILES = (
     DeviceProfile(DeviceKind.GPU, "a100", 80_000, (("bf16_tflops", 312.0),)),
     DeviceProfile(DeviceKind.GPU, "t4", 16_000, (("bf16_tflops", 65.0),)),
@@ -72,13 +72,12 @@ PACKINGS = (Packing(), Packing(MIX), Packing(MIX, PRICES, 40))
 class Pool:
     """A pool that changes at random, and what is remembered of it from one change to the next."""
 
-    def __init__(self, chance: random.Random, functions: Kernels, nodes: int) -> None:
+    def __init__(self, chance: random.Random, kernel: Kernel, nodes: int) -> None:
         self.chance = chance
         self.snapshot = Snapshot()
         self.tasks = 0
         self.pairs = [
-            (Candidates(self.snapshot, wanted), Candidates(self.snapshot, wanted, functions=functions))
-            for wanted in REQUESTS
+            (Candidates(self.snapshot, wanted), Candidates(self.snapshot, wanted, kernel=kernel)) for wanted in REQUESTS
         ]
         for number in range(1, nodes + 1):
             self.snapshot.upsert_node(self.make_node(number, 1))
@@ -182,7 +181,7 @@ def test_kernels_when_anything_changes_then_answer_like_numpy(seed: int) -> None
 def test_cache_when_tenants_ask_alike_then_tells_each_what_it_would_be_told_alone(seed: int) -> None:
     chance = random.Random(seed)
     pool = Pool(chance, PLAIN, 6)
-    cache = CandidateCache(pool.snapshot, functions=PLAIN)
+    cache = CandidateCache(pool.snapshot, kernel=PLAIN)
     for _ in range(10):
         pool.change()
         for asked, tenant in product(chance.sample(REQUESTS, 3), (TENANT, RIVAL)):
@@ -202,7 +201,7 @@ def test_cache_when_a_node_mixes_users_then_tenants_are_told_apart() -> None:
 
 
 def test_compiled_kernels_when_many_rows_change_then_answer_like_numpy() -> None:
-    pool = Pool(random.Random(7), compile_kernels(), 300)
+    pool = Pool(random.Random(7), compile_kernel(), 300)
     for _ in range(8):
         for _ in range(60):
             pool.change()
@@ -229,8 +228,12 @@ def test_filter_when_kernels_do_not_know_it_then_it_takes_its_place_among_the_ot
         fresh.refresh()
         codes, scores = np.zeros(len(rows), dtype=np.uint8), np.zeros(len(rows), dtype=np.int64)
         without, taken = codes.copy(), scores.copy()
-        Scorer(pool.snapshot, fresh.fits, PLAIN, known).refresh(rows, without, scores, taken)
-        Scorer(pool.snapshot, fresh.fits, PLAIN, numbers).refresh(rows, codes, scores, taken)
+        blocks = tuple(np.full(1, -1) for _ in range(3))
+        for listed, found in ((known, without), (numbers, codes)):
+            scorer = Scorer(pool.snapshot, fresh.fits, PLAIN, listed)
+            scorer.kept = (found, scores, taken, *blocks)
+            scorer.prepare()
+            scorer.refresh(-1)
         described = np.isin(without, [CODES[reason] for reason, _ in (*policy.OPEN_FILTERS, *policy.SHAPE_FILTERS)])
         expected = np.where(described | (rows % 2 == 0), without, CODES[Reason.NO_ISOLATION])
         assert codes.tolist() == expected.tolist()
@@ -249,4 +252,4 @@ def test_best_row_when_ids_differ_in_their_last_bits_then_is_the_oldest() -> Non
     for number in (7, 5, 6):
         snapshot.upsert_node(replace(node(number), id=type(node(1).id)(int=(1 << 127) + number)))
     wanted: RequestClass = request(1_000)
-    assert [Candidates(snapshot, wanted, functions=each).find_best() for each in (None, PLAIN)] == [1, 1]
+    assert [Candidates(snapshot, wanted, kernel=each).find_best() for each in (None, PLAIN)] == [1, 1]

@@ -12,12 +12,15 @@ BLOCK_ROWS = 1 << BLOCK_BITS
 _AGE, _AGE_REST = NODE_INT_NAMES.index("tie"), NODE_INT_NAMES.index("tie_rest")
 
 
-def note_rows(rows: IntArray, nodes: IntArray, scores: IntArray, minima: IntArray, firsts: IntArray) -> None:
+def note_rows(
+    rows: IntArray, nodes: IntArray, scores: IntArray, minima: IntArray, firsts: IntArray, ages: IntArray
+) -> None:
     """Takes new scores of some rows.
 
     Args:
         nodes: the integers of nodes, as `NodeColumns.blocks` has them.
-        minima, firsts: (blocks,) written: the score of each block's first row, and the row; -1 = look at all of it.
+        minima, firsts, ages: (blocks,) written: the score of each block's first row, the row, -1 = look at all of it,
+            and its age.
     """
     for row in rows:
         block = row >> BLOCK_BITS
@@ -34,20 +37,22 @@ def note_rows(rows: IntArray, nodes: IntArray, scores: IntArray, minima: IntArra
             for other in range(first + 1, min(first + BLOCK_ROWS, len(scores))):
                 if is_before(other, first, nodes, scores):
                     first = other
-            minima[block], firsts[block] = scores[first], first
-        elif scores[row] < BLOCKED and is_before(row, first, nodes, scores):
-            minima[block], firsts[block] = scores[row], row
-
-
-def find_first(nodes: IntArray, scores: IntArray, minima: IntArray, firsts: IntArray) -> int:
-    """The row with the lowest score, of equal ones the oldest node; -1 when all are blocked."""
-    best, lowest = -1, BLOCKED
-    for block in range(len(minima)):
-        score = minima[block]
-        if score > lowest or score == BLOCKED:
+        elif scores[row] == BLOCKED or not is_before(row, first, nodes, scores):
             continue
-        if score < lowest or is_before(firsts[block], best, nodes, scores):
-            best, lowest = firsts[block], score
+        else:
+            first = row
+        minima[block], firsts[block], ages[block] = scores[first], first, nodes[first, _AGE]
+
+
+def find_first(nodes: IntArray, minima: IntArray, firsts: IntArray, ages: IntArray) -> int:
+    """The row with the lowest score, of equal ones the oldest node; -1 when all are blocked."""
+    best, lowest, oldest = -1, BLOCKED, 0
+    for block in range(len(minima)):
+        score, age, row = minima[block], ages[block], firsts[block]
+        if score > lowest or score == BLOCKED or (score == lowest and age > oldest):
+            continue
+        if score < lowest or age < oldest or nodes[row, _AGE_REST] < nodes[best, _AGE_REST]:
+            best, lowest, oldest = row, score, age
     return int(best)
 
 

@@ -17,7 +17,7 @@ from millpond_scheduler.domain.fits import ShapeFits
 from millpond_scheduler.domain.plans import DevicePick
 from millpond_scheduler.domain.ranking import Ranking
 from millpond_scheduler.domain.requests import RequestClass
-from millpond_scheduler.domain.scoring import Kernels
+from millpond_scheduler.domain.scoring import Kernel
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.verdicts import CODES, REASONS, Reason
 from millpond_scheduler.domain.views import RowView, share_of_memory
@@ -39,12 +39,12 @@ class Candidates:
         snapshot: Snapshot,
         request: RequestClass,
         distance: DistanceRules | None = None,
-        functions: Kernels | None = None,
+        kernel: Kernel | None = None,
         ranking: Ranking | None = None,
     ) -> None:
         self.request = request
         self._snapshot = snapshot
-        self._ranking = ranking or Ranking(snapshot, request, distance or DistanceRules(), functions)
+        self._ranking = ranking or Ranking(snapshot, request, distance or DistanceRules(), kernel)
 
     @property
     def fits(self) -> ShapeFits:
@@ -178,24 +178,24 @@ class CandidateCache:
         snapshot: Snapshot,
         size: int = 256,
         distance: DistanceRules | None = None,
-        functions: Kernels | None = None,
+        kernel: Kernel | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.distance = distance or DistanceRules()
         self.searched_us: dict[TaskId, int] = {}
         self._size = size
-        self._functions = functions
+        self._kernel = kernel
         self._rankings: OrderedDict[RequestClass, Ranking] = OrderedDict()
         self._shared: dict[RequestClass, RequestClass] = {}
 
     @property
-    def has_kernels(self) -> bool:
-        """Whether the kernels score."""
-        return self._functions is not None
+    def has_kernel(self) -> bool:
+        """Whether the kernel scores."""
+        return self._kernel is not None
 
-    def use(self, functions: Kernels) -> None:
-        """Has the kernels do it from now on; what is remembered is computed anew."""
-        self._functions = functions
+    def use(self, kernel: Kernel) -> None:
+        """Has the kernel do it from now on; what is remembered is computed anew."""
+        self._kernel = kernel
         self._rankings.clear()
 
     def get(self, request: RequestClass) -> Candidates:
@@ -203,7 +203,7 @@ class CandidateCache:
         key = request if policy.depends_on_tenant(self.snapshot, request) else self._without_tenant(request)
         found = self._rankings.get(key)
         if found is None:
-            found = self._rankings[key] = Ranking(self.snapshot, request, self.distance, self._functions)
+            found = self._rankings[key] = Ranking(self.snapshot, request, self.distance, self._kernel)
             if len(self._rankings) > self._size:
                 self._rankings.popitem(last=False)
         else:

@@ -18,19 +18,18 @@ from millpond_scheduler.domain import blocks, kernel_filters, kernel_ranks, kern
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.nodes import NodeRecord
 from millpond_scheduler.domain.requests import RequestClass
-from millpond_scheduler.domain.scoring import Kernels
+from millpond_scheduler.domain.scoring import Kernel
 from millpond_scheduler.domain.snapshot import Snapshot
 
 
 @cache
-def compile_kernels() -> Kernels:
-    """The kernels, ready to be called; the first call takes seconds."""
-    functions = _compile(kernel_filters, kernel_ranks, kernels, blocks)
-    compiled = Kernels(functions["refresh_rows"], functions["note_rows"], functions["find_first"])
-    # They are compiled for the types of their arguments, at their first call.
+def compile_kernel() -> Kernel:
+    """The kernel, ready to be called; the first call takes seconds."""
+    compiled = _compile(kernel_filters, kernel_ranks, blocks, kernels)["refresh"]
+    # It is compiled for the types of its arguments, at its first call.
     snapshot, pool = Snapshot(), PoolId(int=1)
     snapshot.upsert_node(NodeRecord(NodeId(int=1), pool, 0, 0))
-    Candidates(snapshot, RequestClass(TenantId(int=1), pool, 0, 0), functions=compiled).find_best()
+    Candidates(snapshot, RequestClass(TenantId(int=1), pool, 0, 0), kernel=compiled).find_best()
     return compiled
 
 

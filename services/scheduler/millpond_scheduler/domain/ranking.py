@@ -1,8 +1,8 @@
 """Every node's verdict and score for one request, remembered between decisions and batches.
 
 A decision is then a rescore of the rows that changed since the last one of its request, the minimum of each block of
-64 rows that they lie in, and the minimum of the blocks. Where the kernels are there they do all of it, else NumPy; both
-give the same answers.
+64 rows that they lie in, and the minimum of the blocks. Where the kernel is there it does all of it in one call, else
+NumPy; both give the same answers.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ from millpond_scheduler.domain.columns import CodeArray, IntArray
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.fits import ShapeFits
 from millpond_scheduler.domain.requests import RequestClass
-from millpond_scheduler.domain.scoring import Kernels, Scorer
+from millpond_scheduler.domain.scoring import Kernel, Scorer
 from millpond_scheduler.domain.snapshot import Snapshot
 from millpond_scheduler.domain.views import RowView
 
@@ -28,19 +28,19 @@ class Ranking:
     """
 
     def __init__(
-        self, snapshot: Snapshot, request: RequestClass, distance: DistanceRules, functions: Kernels | None
+        self, snapshot: Snapshot, request: RequestClass, distance: DistanceRules, kernel: Kernel | None
     ) -> None:
         self.fits = ShapeFits(snapshot, request, policy.SHAPE_FILTERS, distance)
         self.flavors: tuple[str, ...] = ()
         self._snapshot = snapshot
-        self._scorer = None if functions is None else Scorer(snapshot, self.fits, functions)
+        self._scorer = None if kernel is None else Scorer(snapshot, self.fits, kernel)
         self._codes: CodeArray = np.zeros(0, dtype=np.uint8)
         self._scores: IntArray = np.zeros(0, dtype=np.int64)
         self._taken: IntArray = np.zeros(0, dtype=np.int64)
         self._minima: IntArray = np.zeros(0, dtype=np.int64)
-        self._firsts: IntArray = np.zeros(0, dtype=np.int64)
-        self._by_kernels = False
-        self._seen = -1
+        self._by_kernel = False
+        self._first = -1
+        self._seen = self._layout = -1
 
     @property
     def codes(self) -> CodeArray:
@@ -57,35 +57,38 @@ class Ranking:
         snapshot = self._snapshot
         if self._seen == snapshot.tick:
             return
-        self.fits.extend()
-        pool = self.fits.request.pool
-        self.flavors = tuple(name for name in self.fits.flavor_names if snapshot.has_flavor(pool, name))
-        by_kernels = self._scorer is not None and self._scorer.knows_all
-        if len(self._codes) < snapshot.columns.rows or by_kernels is not self._by_kernels:
-            self._forget(snapshot.columns.capacity, by_kernels=by_kernels)
-        rows = snapshot.list_touched(self._seen)
-        if self._scorer is not None and by_kernels:
-            self._refresh_by_kernels(self._scorer, rows)
+        if self._layout != snapshot.layout:
+            self._take_layout()
+        if self._scorer is not None and self._by_kernel:
+            self._first = self._scorer.refresh(self._seen)
         else:
-            self._refresh_by_numpy(rows)
+            self._refresh_by_numpy()
         self._seen = snapshot.tick
 
-    def _forget(self, capacity: int, *, by_kernels: bool) -> None:
-        self._seen, self._by_kernels = -1, by_kernels
+    def _take_layout(self) -> None:
+        """Takes what changed beside the holdings of nodes."""
+        snapshot, scorer, pool = self._snapshot, self._scorer, self.fits.request.pool
+        self.fits.extend()
+        self.flavors = tuple(name for name in self.fits.flavor_names if snapshot.has_flavor(pool, name))
+        by_kernel = scorer is not None and scorer.knows_all
+        if len(self._codes) < snapshot.columns.rows or by_kernel is not self._by_kernel:
+            self._forget(snapshot.columns.capacity, by_kernel=by_kernel)
+        if scorer is not None and by_kernel:
+            scorer.prepare()
+        self._layout = snapshot.layout
+
+    def _forget(self, capacity: int, *, by_kernel: bool) -> None:
+        self._seen, self._by_kernel = -1, by_kernel
         self._codes = np.zeros(capacity, dtype=np.uint8)
         self._scores = np.full(capacity, policy.BLOCKED)
         self._minima = np.full(capacity // BLOCK_ROWS, policy.BLOCKED)
-        if by_kernels:
+        if self._scorer is not None and by_kernel:
             self._taken = np.zeros(capacity, dtype=np.int64)
-            self._firsts = np.full(len(self._minima), -1)
+            firsts, ages = np.full(len(self._minima), -1), np.zeros(len(self._minima), dtype=np.int64)
+            self._scorer.kept = (self._codes, self._scores, self._taken, self._minima, firsts, ages)
 
-    def _refresh_by_kernels(self, scorer: Scorer, rows: IntArray) -> None:
-        scorer.refresh(rows, self._codes, self._scores, self._taken)
-        if self._seen < 0:
-            rows = rows[::BLOCK_ROWS]  # of blocks that are new one row brings all
-        scorer.functions.note_rows(rows, self._snapshot.columns.blocks[0], self._scores, self._minima, self._firsts)
-
-    def _refresh_by_numpy(self, rows: IntArray) -> None:
+    def _refresh_by_numpy(self) -> None:
+        rows = self._snapshot.list_touched(self._seen)
         view = RowView(self._snapshot, self.fits, slice(0, len(rows)) if self._seen < 0 else rows)
         codes = policy.judge(view)
         self._codes[rows] = codes
@@ -95,10 +98,8 @@ class Ranking:
 
     def find_best(self, kept_free: Collection[int] = ()) -> int | None:
         """The first row of those that are not kept free for others, as of the last refresh; None when all fail."""
-        if self._scorer is not None and self._by_kernels and not kept_free:
-            nodes = self._snapshot.columns.blocks[0]
-            row = self._scorer.functions.find_first(nodes, self._scores, self._minima, self._firsts)
-            return None if row < 0 else row
+        if self._by_kernel and not kept_free:
+            return None if self._first < 0 else self._first
         scores, minima = self._scores, self._minima
         if kept_free:
             kept = np.fromiter(kept_free, dtype=np.int64, count=len(kept_free))
@@ -114,7 +115,7 @@ class Ranking:
 
     def list_slots(self, row: int) -> list[int]:
         """The device slots that the task takes on a row."""
-        if not self._by_kernels or self._codes[row]:
+        if not self._by_kernel or self._codes[row]:
             return policy.pick_slots(RowView(self._snapshot, self.fits, np.array([row])))
         bits = int(self._taken[row])
         return [slot for slot in range(bits.bit_length()) if bits >> slot & 1]

@@ -5,9 +5,9 @@ that changed, and takes its place among the others; where there is a rank that t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from typing import TypeAlias
 
 import numpy as np
 
@@ -61,19 +61,14 @@ def _always(_: RequestClass) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """The functions of `kernels` and `blocks` of these names, compiled or as they are."""
-
-    refresh_rows: Callable[..., None]
-    note_rows: Callable[..., None]
-    find_first: Callable[..., int]
+Kernel: TypeAlias = Callable[..., int]
+"""The function `kernels.refresh`, compiled or as it is."""
 
 
-def load_kernels() -> Kernels:
-    """The compiled kernels; the first call imports numba, and compiles where no earlier process has."""
+def load_kernel() -> Kernel:
+    """The compiled kernel; the first call imports numba, and compiles where no earlier process has."""
     compiled = import_module("millpond_scheduler.domain.compiled")
-    found: Kernels = compiled.compile_kernels()
+    found: Kernel = compiled.compile_kernel()
     return found
 
 
@@ -108,6 +103,7 @@ class Numbers:
 
 
 NUMBERS = Numbers(policy.OPEN_FILTERS, policy.FREE_FILTERS)
+_NO_CODES: CodeArray = np.zeros(0, dtype=np.uint8)
 
 
 @cache
@@ -119,41 +115,51 @@ def number_ranks(ranks: tuple[Rank, ...]) -> IntArray | None:
 
 
 class Scorer:
-    """What the kernels are given for one request; made anew when what it was made of is."""
+    """What the kernel is given for one request; made anew when what it was made of is.
 
-    def __init__(self, snapshot: Snapshot, fits: ShapeFits, functions: Kernels, numbers: Numbers = NUMBERS) -> None:
+    Attributes:
+        kept: the arrays that it writes, in its order.
+    """
+
+    def __init__(self, snapshot: Snapshot, fits: ShapeFits, kernel: Kernel, numbers: Numbers = NUMBERS) -> None:
+        self.kept: tuple[object, ...] = ()
         self._snapshot = snapshot
         self._fits = fits
-        self.functions = functions
+        self._kernel = kernel
         self._numbers = numbers
         self._others = [each for each in numbers.others if _APPLIES.get(each[1], _always)(fits.request)]
         self._made_of: tuple[object, ...] = ()
         self._arguments: tuple[object, ...] = ()
-        self._scratch: tuple[IntArray, ...] = ()
 
     @property
     def knows_all(self) -> bool:
         """Whether the kernels can score the request on the snapshot as it is."""
         return self._number_ranks() is not None and self._snapshot.columns.width <= kernel_layout.MAX_WIDTH
 
-    def refresh(self, rows: IntArray, codes: CodeArray, scores: IntArray, taken: IntArray) -> None:
-        """Judges and scores rows; written are the first filter that each fails, its rank, and its devices as bits."""
+    def prepare(self) -> None:
+        """Takes what changed beside the holdings of nodes."""
         snapshot, fits = self._snapshot, self._fits
         table, rules = snapshot.table_of(fits.request.pool), snapshot.rules_of(fits.request.pool)
         made_of = (snapshot.columns.blocks, fits.codes, fits.label_matches, table, rules)
         if len(self._made_of) != len(made_of) or any(a is not b for a, b in zip(self._made_of, made_of, strict=True)):
             self._made_of, self._arguments = made_of, self._list_arguments(table)
-            here = np.zeros((kernel_layout.HERE_WIDTH, snapshot.columns.width), dtype=np.int64)
-            self._scratch = (np.zeros(kernel_layout.NODE_WIDTH, dtype=np.int64), here)
-        self.functions.refresh_rows(rows, *self._arguments, codes, scores, taken, *self._scratch)
-        if self._others:
-            view, order = RowView(snapshot, fits, rows), self._numbers.order
-            found = codes[rows]
-            for reason, passes in reversed(self._others):
-                fails = ~np.broadcast_to(np.asarray(passes(view)), found.shape)
-                found[fails & (order[found] > order[CODES[reason]])] = CODES[reason]
-            codes[rows] = found
-            scores[rows[found != 0]] = policy.BLOCKED
+
+    def refresh(self, since: int) -> int:
+        """Judges and scores the rows that changed after a tick; the row that then goes first, -1 = none."""
+        rows, tick, others = self._snapshot.list_changes(since), since + 1, _NO_CODES
+        if rows is None or self._others:
+            rows, tick = self._snapshot.list_touched(since), -1
+            others = self._ask_others(rows)
+        return self._kernel(rows, tick, others, *self._arguments, *self.kept)
+
+    def _ask_others(self, rows: IntArray) -> CodeArray:
+        """The first of the filters that the kernel does not know that each row fails; empty where all apply to none."""
+        if not self._others:
+            return _NO_CODES
+        view, codes = RowView(self._snapshot, self._fits, rows), np.zeros(len(rows), dtype=np.uint8)
+        for reason, passes in reversed(self._others):
+            codes[~np.broadcast_to(np.asarray(passes(view)), codes.shape)] = CODES[reason]
+        return codes
 
     def _list_arguments(self, table: PackingTable | None) -> tuple[object, ...]:
         fits, none = self._fits, np.zeros(1, dtype=np.int64)
@@ -168,8 +174,11 @@ class Scorer:
         packing = (none, none, none.reshape(1, 1, 1), none.reshape(1, 1, 1), none, none)
         if table is not None:
             packing = (table.cpu_levels, table.share_of, table.single, table.several, table.core, table.device)
-        ask, filters, ranks = self._ask(table), self._numbers.filters, self._number_ranks()
-        return (self._snapshot.columns.blocks, hardware, packing, ask, filters, ranks)
+        columns, numbers = self._snapshot.columns, self._numbers
+        lists = (self._ask(table), numbers.filters, self._number_ranks())
+        node = np.zeros(kernel_layout.NODE_WIDTH, dtype=np.int64)
+        here = np.zeros((kernel_layout.HERE_WIDTH, columns.width), dtype=np.int64)
+        return (numbers.order, columns.blocks, hardware, packing, *lists, node, here)
 
     def _number_ranks(self) -> IntArray | None:
         request = self._fits.request

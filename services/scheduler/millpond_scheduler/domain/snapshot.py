@@ -29,7 +29,12 @@ _STRICT = PoolRules()
 
 
 class Snapshot:
-    """Nodes and holdings of one shard. Ids are known outside, rows and slots only here and in the columns."""
+    """Nodes and holdings of one shard. Ids are known outside, rows and slots only here and in the columns.
+
+    Attributes:
+        tick: rises with every change of a row.
+        layout: rises with every change of a node, or of what a pool rules; not with what is held.
+    """
 
     def __init__(self, rules: Mapping[PoolId, PoolRules] | None = None) -> None:
         self.columns = NodeColumns()
@@ -40,7 +45,7 @@ class Snapshot:
         self.sizes: Interner[NodeSize] = Interner()
         self.label_sets: Interner[frozenset[tuple[str, str]]] = Interner()
         self.places = Places()
-        self.tick = 0
+        self.tick, self.layout = 0, 0
         self._log: IntArray = np.zeros(_LOG_ROWS, dtype=np.int64)
         self._log_since = 0
         self._rules: dict[PoolId, PoolRules] = dict(rules or {})
@@ -73,6 +78,7 @@ class Snapshot:
             self._forget_devices(row)
             self.columns.clear(row)
         self._write_record(row, record)
+        self.layout += 1
         for task in self._tasks_of[record.id]:
             self._charge(row, self._holdings[task], 1)
         self.sums.count_node(row, 1)
@@ -88,6 +94,7 @@ class Snapshot:
         self._forget_devices(row)
         self.columns.clear(row)
         self._records[row] = None
+        self.layout += 1
         self._empty_rows.append(row)
         self._touch(row)
 
@@ -347,18 +354,23 @@ class Snapshot:
             columns.usable_milli_free[row] -= sign * pick.milli
         columns.device_holder[place] = _count_tenant(self._device_tenants[place], tenant, sign)
 
+    def list_changes(self, since: int) -> IntArray | None:
+        """The row of each change after a tick, in order, so that a row may stand there twice; None = too long ago."""
+        return None if since < self._log_since else self._log[since - self._log_since : self.tick - self._log_since]
+
     def list_touched(self, since: int) -> IntArray:
         """The rows that changed after a tick; of a negative tick all rows."""
+        rows = self.list_changes(since)
         if since < 0:
             return np.arange(self.columns.rows)
-        if since < self._log_since:
+        if rows is None:
             return np.flatnonzero(self.columns.stamp[: self.columns.rows] > since)
-        rows: IntArray = self._log[since - self._log_since : self.tick - self._log_since]
         is_last: BoolArray = self.columns.stamp[rows] == np.arange(since + 1, self.tick + 1)
         return rows[is_last]
 
     def _touch_pool(self, pool: PoolId) -> None:
         rows = np.flatnonzero(self.columns.pool[: self.columns.rows] == self.pools.find(pool))
+        self.layout += 1
         self.tick += 1
         self.columns.stamp[rows] = self.tick
         self._log_since = self.tick

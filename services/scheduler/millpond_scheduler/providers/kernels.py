@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from millpond_kernel.observability import log
 from millpond_scheduler.domain.candidates import CandidateCache
-from millpond_scheduler.domain.scoring import KERNEL_NODES, Kernels, load_kernels
+from millpond_scheduler.domain.scoring import KERNEL_NODES, Kernel, load_kernel
 
 
 class KernelMode(StrEnum):
@@ -18,17 +18,17 @@ class KernelMode(StrEnum):
 
 
 class KernelProvider:
-    """Gives the kernels to whoever decides, as soon as they are there."""
+    """Gives the kernel to whoever decides, as soon as it is there."""
 
-    def __init__(self, mode: KernelMode = KernelMode.AUTO, load: Callable[[], Kernels] = load_kernels) -> None:
+    def __init__(self, mode: KernelMode = KernelMode.AUTO, load: Callable[[], Kernel] = load_kernel) -> None:
         self._mode = mode
         self._load = load
-        self._loading: asyncio.Task[Kernels] | None = None
+        self._loading: asyncio.Task[Kernel] | None = None
 
     async def give(self, cache: CandidateCache, nodes: int) -> None:
-        """Has the cache use the kernels if they are wanted for so many nodes and ready; with `numba` waits for them."""
+        """Has the cache use the kernel if it is wanted for so many nodes and ready; with `numba` waits for it."""
         is_wanted = self._mode is KernelMode.NUMBA or (self._mode is KernelMode.AUTO and nodes >= KERNEL_NODES)
-        if not is_wanted or cache.has_kernels:
+        if not is_wanted or cache.has_kernel:
             return
         if self._loading is None:
             self._loading = asyncio.create_task(asyncio.to_thread(self._load), name="kernels")

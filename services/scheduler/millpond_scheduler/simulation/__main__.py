@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from millpond_scheduler.domain.scoring import KERNEL_NODES, load_kernels
+from millpond_scheduler.domain.scoring import KERNEL_NODES, load_kernel
 from millpond_scheduler.simulation import plots, reports
 from millpond_scheduler.simulation.openb import History, run_openb
 from millpond_scheduler.simulation.parallel import run_seeds
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         nodes = read_nodes(options.nodes)
         jobs = read_jobs(options.jobs, nodes)
         if len(nodes) >= KERNEL_NODES:
-            load_kernels()  # once, before there are processes
+            load_kernel()  # once, before there are processes
         told = simulate(options, nodes, jobs)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"millpond simulate placement: {error}\n")

@@ -11,7 +11,7 @@ from millpond_scheduler.domain.plans import DevicePick
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.requests import RequestClass
 from millpond_scheduler.domain.scarcity import Scarcity, Setting
-from millpond_scheduler.domain.scoring import KERNEL_NODES, load_kernels
+from millpond_scheduler.domain.scoring import KERNEL_NODES, load_kernel
 from millpond_scheduler.domain.snapshot import Snapshot
 
 _NEVER = 1 << 40
@@ -74,8 +74,8 @@ class _RandomCache(CandidateCache):
 
 
 def _make_cache(snapshot: Snapshot, _: int) -> CandidateCache:
-    functions = load_kernels() if snapshot.columns.rows >= KERNEL_NODES else None
-    return CandidateCache(snapshot, 1024, functions=functions)
+    kernel = load_kernel() if snapshot.columns.rows >= KERNEL_NODES else None
+    return CandidateCache(snapshot, 1024, kernel=kernel)
 
 
 POLICIES = {
