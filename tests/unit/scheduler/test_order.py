@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from millpond_contracts.bodies.tenants import Limit, QueuePolicy
 from millpond_contracts.ids import TaskId, TenantId
 from millpond_scheduler.domain.admission import VirtualPoolState
-from millpond_scheduler.domain.fair_share import Share
+from millpond_scheduler.domain.fair_share import Share, Standing
 from millpond_scheduler.domain.requests import measure_work
 from millpond_scheduler.domain.verdicts import Reason
 from tests.unit.scheduler.world import (
@@ -160,6 +160,14 @@ shares = st.tuples(amounts, st.integers(1, 1 << 62))
 def test_shares_when_compared_then_as_exact_fractions(one: tuple[int, int], other: tuple[int, int]) -> None:
     assert (Share(*one) < Share(*other)) == (Fraction(*one) < Fraction(*other))
     assert (Share(*one) == Share(*other)) == (Fraction(*one) == Fraction(*other))
+
+
+@given(one=shares, other=shares, more=st.integers(0, 2))
+def test_standings_when_compared_then_as_exact_shares(one: tuple[int, int], other: tuple[int, int], more: int) -> None:
+    for held, of in (other, (one[0] + more, one[1]), (one[0], one[1] + more)):  # near ones are alike as floats
+        first, second = Standing.of(Share(*one), borrows=False), Standing.of(Share(held, of), borrows=False)
+        assert (first < second) == (Fraction(*one) < Fraction(held, of))
+        assert (first == second) == (Fraction(*one) == Fraction(held, of))
 
 
 def build(seed: int, pools: list[VirtualPoolState]) -> World:

@@ -28,6 +28,17 @@ MEMORY = Resource("memory")
 _NOTHING = Limit()
 
 
+class Wants(NamedTuple):
+    """What one task counts against limits: `base` in any case, and one of `any_of`, by the flavor that it gets.
+
+    `flavors` are those that it could get, by name.
+    """
+
+    base: dict[Resource, int]
+    any_of: dict[Resource, int]
+    flavors: tuple[str, ...]
+
+
 @cache
 def device(flavor: str) -> Resource:
     """The devices of one flavor as something limited."""
@@ -139,7 +150,23 @@ class PoolBalance:
         """Count a placement."""
         if self._free is not None:
             self._free[resource] = self._free.get(resource, 0) - amount
-            self._unfilled[resource] = self._unfilled.get(resource, 0) - less_unfilled
+            if less_unfilled:
+                self._unfilled[resource] = self._unfilled.get(resource, 0) - less_unfilled
+
+
+@dataclass(slots=True)
+class _Account:
+    """What a virtual pool holds of one resource, its guarantee, the most it may hold, and what of it is not lent."""
+
+    used: int
+    guaranteed: int
+    cap: int
+    own: int
+
+    @property
+    def unfilled(self) -> int:
+        """What must stay free for it: guaranteed, not used, not lent."""
+        return max(0, self.own - self.used)
 
 
 class Balance:
@@ -153,29 +180,42 @@ class Balance:
         self.state = state
         self._pool = pool
         self._used = dict(state.used)
+        self._accounts: dict[Resource, _Account] = {}
+
+    def _account_of(self, resource: Resource) -> _Account:
+        found = self._accounts.get(resource)
+        if found is None:
+            limit, used = self.state.limit_of(resource), self._used.get(resource, 0)
+            found = _Account(used, limit.guaranteed, limit.cap, limit.guaranteed - limit.lend)
+            self._accounts[resource] = found
+        return found
 
     def unfilled(self, resource: Resource) -> int:
         """What must stay free for this virtual pool: guaranteed, not used, not lent."""
-        limit = self.state.limit_of(resource)
-        return max(0, limit.guaranteed - self._used.get(resource, 0) - limit.lend)
+        return self._account_of(resource).unfilled
 
     def is_guaranteed(self, resource: Resource, amount: int) -> bool:
         """Whether so much more would still be its own share, not borrowed."""
-        return self._used.get(resource, 0) + amount <= self.state.limit_of(resource).guaranteed
+        account = self._account_of(resource)
+        return account.used + amount <= account.guaranteed
 
     @property
     def used(self) -> Mapping[Resource, int]:
         """What it holds, and what the batch has given or promised it."""
         return self._used
 
-    def is_own(self, base: Mapping[Resource, int], any_of: Mapping[Resource, int], tasks: int = 1) -> bool:
-        """Whether so many tasks more would hold nothing but its own share: all of `base`, and one of `any_of`.
+    def is_own(self, wants: Wants, tasks: int = 1) -> bool:
+        """Whether so many tasks more would hold nothing but its own share: all of the base, and one of the others.
 
         What nobody of the pool is guaranteed is nobody's share: there is nothing to borrow.
         """
-        if not all(self._stays_own(resource, tasks * amount) for resource, amount in base.items()):
-            return False
-        return not any_of or any(self._stays_own(resource, tasks * amount) for resource, amount in any_of.items())
+        for resource, amount in wants.base.items():
+            if not self._stays_own(resource, tasks * amount):
+                return False
+        for resource, amount in wants.any_of.items():
+            if self._stays_own(resource, tasks * amount):
+                return True
+        return not wants.any_of
 
     def _stays_own(self, resource: Resource, amount: int) -> bool:
         return not amount or self.is_guaranteed(resource, amount) or not self._pool.is_guaranteed(resource)
@@ -188,11 +228,12 @@ class Balance:
         """Why the virtual pool may not hold so much more; None when it may. Its own limits come first."""
         borrows = False
         for resource, amount in demand.items():
-            limit, after = self.state.limit_of(resource), self._used.get(resource, 0) + amount
-            if amount and after > limit.guaranteed:
-                if after > limit.cap:
+            account = self._account_of(resource)
+            after = account.used + amount
+            if amount and after > account.guaranteed:
+                if after > account.cap:
                     return Reason.LIMIT_REACHED
-                borrows = borrows or self._pool.short_of(resource, amount, self.unfilled(resource)) > 0
+                borrows = borrows or self._pool.short_of(resource, amount, account.unfilled) > 0
         return Reason.GUARANTEE_OF_OTHERS if borrows else None
 
     def describe(self, resource: Resource, amount: int) -> AdmissionLine:
@@ -225,10 +266,10 @@ class Balance:
     def charge(self, demand: Mapping[Resource, int], sign: int = 1) -> None:
         """Count a placement, or take it off."""
         for resource, held in demand.items():
-            amount, used, limit = sign * held, self._used.get(resource, 0), self.state.limit_of(resource)
-            own = limit.guaranteed - limit.lend
-            self._used[resource] = used + amount
-            self._pool.take(resource, amount, max(0, own - used) - max(0, own - used - amount))
+            account, amount = self._account_of(resource), sign * held
+            unfilled = account.unfilled
+            account.used = self._used[resource] = account.used + amount
+            self._pool.take(resource, amount, unfilled - account.unfilled)
 
 
 class Ledger:

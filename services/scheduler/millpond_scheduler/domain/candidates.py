@@ -1,6 +1,5 @@
 """The nodes as each request sees them, what stands in its way on the others, and the cache of what was found."""
 
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from millpond_contracts.ids import TaskId, TenantId
 from millpond_contracts.partitions import mask_of
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain import checks, policy
+from millpond_scheduler.domain.admission import CPU, MEMORY, Wants, device
 from millpond_scheduler.domain.columns import CodeArray, IntArray
 from millpond_scheduler.domain.distance import DistanceRules
 from millpond_scheduler.domain.fits import ShapeFits
@@ -44,6 +44,7 @@ class Candidates:
     ) -> None:
         self.request = request
         self._snapshot = snapshot
+        self._wants: Wants | None = None
         self._ranking = ranking or Ranking(snapshot, request, distance or DistanceRules(), kernel)
 
     @property
@@ -54,8 +55,17 @@ class Candidates:
     @property
     def flavors(self) -> tuple[str, ...]:
         """The flavors that the hardware of the pool would allow, by name."""
-        self._ranking.refresh()
         return self._ranking.flavors
+
+    @property
+    def wants(self) -> Wants:
+        """What one task counts against limits."""
+        flavors = self._ranking.flavors
+        if self._wants is None or self._wants.flavors is not flavors:
+            base = {CPU: self.request.cpu_milli, MEMORY: self.request.memory_mib}
+            asked = () if self.request.devices is None else flavors
+            self._wants = Wants(base, {device(name): self.milli_of(name) for name in asked}, flavors)
+        return self._wants
 
     @property
     def codes(self) -> CodeArray:
@@ -185,7 +195,9 @@ class CandidateCache:
         self.searched_us: dict[TaskId, int] = {}
         self._size = size
         self._kernel = kernel
-        self._rankings: OrderedDict[RequestClass, Ranking] = OrderedDict()
+        self._layout = snapshot.layout
+        self._candidates: dict[RequestClass, Candidates] = {}
+        self._rankings: dict[RequestClass, Ranking] = {}
         self._shared: dict[RequestClass, RequestClass] = {}
 
     @property
@@ -196,24 +208,35 @@ class CandidateCache:
     def use(self, kernel: Kernel) -> None:
         """Has the kernel do it from now on; what is remembered is computed anew."""
         self._kernel = kernel
+        self._candidates.clear()
         self._rankings.clear()
 
     def get(self, request: RequestClass) -> Candidates:
         """The candidates of a request, made at its first use."""
+        if self._layout != self.snapshot.layout:
+            self._candidates.clear()  # whether tenants share a ranking may have changed
+            self._layout = self.snapshot.layout
+        found = self._candidates.get(request)
+        if found is None:
+            ranking = self._ranking_of(request)
+            found = self._candidates[request] = Candidates(self.snapshot, request, ranking=ranking)
+        return found
+
+    def _ranking_of(self, request: RequestClass) -> Ranking:
         key = request if policy.depends_on_tenant(self.snapshot, request) else self._without_tenant(request)
         found = self._rankings.get(key)
         if found is None:
+            if len(self._rankings) >= self._size:
+                del self._rankings[min(self._rankings, key=lambda each: self._rankings[each].seen)]
+                self._candidates.clear()
             found = self._rankings[key] = Ranking(self.snapshot, request, self.distance, self._kernel)
-            if len(self._rankings) > self._size:
-                self._rankings.popitem(last=False)
-        else:
-            self._rankings.move_to_end(key)
-        return Candidates(self.snapshot, request, ranking=found)
+        return found
 
     def _without_tenant(self, request: RequestClass) -> RequestClass:
         found = self._shared.get(request)
         if found is None:
             if len(self._shared) >= _MOST_SHARED:
+                self._candidates.clear()
                 self._shared.clear()
             found = replace(request, tenant=_ANYBODY)
             # One object for all tenants, so that it is found by what it is before it is compared part by part.

@@ -12,15 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from millpond_contracts.ids import TaskId, VirtualPoolId
-from millpond_scheduler.domain.admission import (
-    CPU,
-    MEMORY,
-    Balance,
-    Ledger,
-    Resource,
-    VirtualPoolState,
-    device,
-)
+from millpond_scheduler.domain.admission import Balance, Ledger, Resource, VirtualPoolState
 from millpond_scheduler.domain.apart import bar, find_apart
 from millpond_scheduler.domain.batches import Batch, give_back, take
 from millpond_scheduler.domain.candidates import CandidateCache
@@ -132,9 +124,7 @@ def _decide_unit(batch: Batch, unit: tuple[QueuedTask, ...]) -> Rejection | None
     # A batch only takes: what was blocked once stays blocked for every equal task or gang behind it.
     kept_rows = batch.holds.closed_to(unit)
     runs = list_runs(unit)
-    kind = tuple((run[0].request, len(run), run[0].rules and run[0].kin, run[0].rules) for run in runs)
-    key = (first.virtual_pool, kind, size, kept_rows)
-    known = batch.blocked.get(key)
+    known = batch.blocked.get(_kind_of(runs, size, kept_rows)) if batch.blocked else None
     if known is not None and first.id not in batch.claims:
         return known
     rejection = _try_grounds(batch, runs, kept_rows)
@@ -145,10 +135,16 @@ def _decide_unit(batch: Batch, unit: tuple[QueuedTask, ...]) -> Rejection | None
         if claim is not None:
             return replace(rejection, reason=claim.reason)
         rejection = replace(rejection, spared=spared)
-    batch.blocked[key] = rejection
+    batch.blocked[_kind_of(runs, size, kept_rows)] = rejection
     if rejection.reason in CAPACITY_REASONS:
         return replace(rejection, starts_us=_keep_free(batch, runs))
     return rejection
+
+
+def _kind_of(runs: Sequence[tuple[QueuedTask, ...]], size: int, kept_rows: frozenset[int]) -> tuple[object, ...]:
+    """What units have in common that are blocked by the same."""
+    kind = tuple((run[0].request, len(run), run[0].rules and run[0].kin, run[0].rules) for run in runs)
+    return (runs[0][0].virtual_pool, kind, size, kept_rows)
 
 
 def _try_grounds(batch: Batch, runs: Sequence[tuple[QueuedTask, ...]], kept_rows: frozenset[int]) -> Rejection | None:
@@ -257,10 +253,9 @@ def _is_within(balance: Balance, runs: Runs) -> bool:
     """Whether the limits let all of these tasks in, whichever of their flavors they get."""
     amounts: Counter[Resource] = Counter()
     for run, candidates in runs:
-        amounts[CPU] += len(run) * candidates.request.cpu_milli
-        amounts[MEMORY] += len(run) * candidates.request.memory_mib
-        for flavor in candidates.flavors if candidates.request.devices is not None else ():
-            amounts[device(flavor)] += len(run) * candidates.milli_of(flavor)
+        wants = candidates.wants
+        for resource, amount in (*wants.base.items(), *wants.any_of.items()):
+            amounts[resource] += len(run) * amount
     return balance.find_block(amounts) is None
 
 
@@ -268,9 +263,11 @@ def _decide(batch: Batch, task: QueuedTask, kept_rows: frozenset[int], outside: 
     barred, closed = bar(batch.cache, task, kept_rows, outside)
     balance = batch.ledger.find_balance(task.virtual_pool)
     # 2. Admission: which flavors do the limits leave?
-    admission = admit(balance, batch.cache.get(task.request))
+    candidates = batch.cache.get(task.request)
+    admission = admit(balance, candidates)
     if balance is not None and admission.reason is None:
-        candidates = batch.cache.get(admission.request)
+        if admission.request is not task.request:
+            candidates = batch.cache.get(admission.request)
         # 3. The best node that passes every filter.
         row = choose_row(batch.snapshot, candidates, task, kept_rows, closed - kept_rows)
         if row is not None:

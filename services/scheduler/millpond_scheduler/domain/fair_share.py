@@ -7,7 +7,6 @@ waits behind what it was stopped for, and nothing goes to and fro.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -18,8 +17,7 @@ from millpond_scheduler.domain.admission import Resource, VirtualPoolState
 LEAST_WEIGHT_PERMILLE = 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class Share(NamedTuple):
     """A fraction of integers, `of` > 0; compared by cross-multiplication, so that no rounding decides."""
 
     held: int
@@ -31,18 +29,28 @@ class Share:
     def __hash__(self) -> int:
         return hash(Fraction(self.held, self.of))
 
-    def __lt__(self, other: "Share") -> bool:
-        return self.held * other.of < other.held * self.of
+    def __lt__(self, other: object) -> bool:
+        return isinstance(other, Share) and self.held * other.of < other.held * self.of
 
 
 NOTHING = Share(0, 1)
 
 
 class Standing(NamedTuple):
-    """How one virtual pool stands with something that it asks for or holds; the smaller is served first."""
+    """How one virtual pool stands with something that it asks for or holds; the smaller is served first.
+
+    `rough` is the share as a float, which is rounded correctly: what differs in it differs so, and only what does not
+    is compared exactly, which takes longer.
+    """
 
     borrows: bool
+    rough: float
     share: Share
+
+    @classmethod
+    def of(cls, share: Share, *, borrows: bool) -> "Standing":
+        """How it stands with such a share."""
+        return cls(borrows, share.held / share.of, share)
 
     def may_take_from(self, holder: "Standing") -> bool:
         """Whether something that stands so may make what stands as `holder` stop."""

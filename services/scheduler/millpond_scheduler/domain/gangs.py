@@ -13,6 +13,8 @@ from millpond_scheduler.domain.views import RowView
 
 def list_runs(unit: tuple[QueuedTask, ...]) -> list[tuple[QueuedTask, ...]]:
     """The tasks of a unit by request, in order; of those with rules on places, by group."""
+    if len(unit) == 1:
+        return [unit]
     return [
         tuple(run) for _, run in groupby(unit, key=lambda task: (task.request, task.rules and (task.group, task.rules)))
     ]

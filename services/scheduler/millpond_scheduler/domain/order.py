@@ -7,19 +7,11 @@ no place holds nobody up: what is behind it, and every other queue, has its turn
 
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.ids import ProjectId, TaskId, VirtualPoolId
-from millpond_scheduler.domain.admission import (
-    CPU,
-    MEMORY,
-    Balance,
-    Ledger,
-    Resource,
-    add_amounts,
-    demand_of,
-    device,
-)
+from millpond_scheduler.domain.admission import Balance, Ledger, Resource, add_amounts, demand_of
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.fair_share import NOTHING, FairShares, Standing
 from millpond_scheduler.domain.plans import Placement
@@ -28,26 +20,30 @@ from millpond_scheduler.domain.requests import RequestClass
 
 
 class _Line:
-    """Units in order, read one by one: a virtual pool's, or with fair share those of one project."""
+    """Units in order, read one by one: a virtual pool's, or with fair share those of one project.
+
+    Attributes:
+        head: the next one; () = it is over.
+    """
 
     def __init__(self, units: Iterator[Unit], held: dict[Resource, int]) -> None:
         self.held = held
         self.decided = 0
         self._units = units
-        self._head = next(units, None)
-
-    @property
-    def is_over(self) -> bool:
-        return self._head is None
-
-    def head(self) -> Unit:
-        assert self._head is not None, "it is over"
-        return self._head
+        self.head: Unit = next(units, ())
 
     def advance(self) -> None:
         """The head was decided."""
         self.decided += 1
-        self._head = next(self._units, None)
+        self.head = next(self._units, ())
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What waits in a virtual pool; `balance` None = nobody knows it."""
+
+    balance: Balance | None
+    lines: Sequence[_Line]
 
 
 class Turns:
@@ -73,7 +69,6 @@ class Turns:
         self._shares = shares
         self._promised = promised
         self._placements = placements
-        self._wants: dict[RequestClass, tuple[Mapping[Resource, int], Mapping[Resource, int]]] = {}
 
     def take(self, queues: Queues) -> Iterator[Unit]:
         """Every unit once."""
@@ -91,66 +86,54 @@ class Turns:
         yield from self._take_in_turns(lines)
 
     def _without_promised(self, units: Iterator[Unit]) -> Iterator[Unit]:
-        return (unit for unit in units if unit[0].id not in self._promised)
+        return (unit for unit in units if unit[0].id not in self._promised) if self._promised else units
 
     def stand(self, balance: Balance, request: RequestClass, tasks: int = 1) -> Standing:
         """How a virtual pool stands with so many more tasks."""
-        base, any_of = self._wanted(request)
-        return Standing(not balance.is_own(base, any_of, tasks), self._shares.weigh(balance.state, balance.used))
+        is_own = balance.is_own(self._cache.get(request).wants, tasks)
+        return Standing.of(self._shares.weigh(balance.state, balance.used), borrows=not is_own)
 
     def _take_in_turns(
         self, queues: Mapping[VirtualPoolId, Mapping[ProjectId | None, Iterator[Unit]]]
     ) -> Iterator[Unit]:
         heap = []
         for number, (key, of_projects) in enumerate(queues.items()):
-            lines = [_Line(units, self._held_by(key, project)) for project, units in of_projects.items()]
-            if (head := self._choose(key, lines)) is not None:
-                heap.append((*self._place(key, head), number, key, lines, head))
+            balance = self._ledger.find_balance(key)
+            lines = [_Line(units, _held_by(balance, project)) for project, units in of_projects.items()]
+            waiting = _Waiting(balance, lines)
+            if (line := self._choose(waiting)) is not None:
+                heap.append((*self._place(balance, line.head), number, waiting, line))
         heapq.heapify(heap)
         while heap:
-            *_, number, key, lines, line = heap[0]
+            *_, number, waiting, line = heap[0]
             seen = len(self._placements)
-            yield line.head()
+            yield line.head
             line.advance()
-            for placement in self._placements[seen:]:
-                add_amounts(line.held, demand_of(placement))
-            if (head := self._choose(key, lines)) is None:
+            if len(waiting.lines) > 1:
+                for placement in self._placements[seen:]:
+                    add_amounts(line.held, demand_of(placement))
+            if (head := self._choose(waiting)) is None:
                 heapq.heappop(heap)
             else:
-                heapq.heapreplace(heap, (*self._place(key, head), number, key, lines, head))
+                heapq.heapreplace(heap, (*self._place(waiting.balance, head.head), number, waiting, head))
 
-    def _place(self, key: VirtualPoolId, line: _Line) -> tuple[Standing, int]:
-        unit, balance = line.head(), self._ledger.find_balance(key)
-        # An unknown virtual pool gets nothing whenever its turn comes.
-        standing = Standing(True, NOTHING) if balance is None else self.stand(balance, unit[0].request, len(unit))
-        return standing, unit[0].queued_at_us
+    def _place(self, balance: Balance | None, unit: Unit) -> tuple[Standing, int]:
+        if balance is None:  # an unknown virtual pool gets nothing whenever its turn comes
+            return Standing.of(NOTHING, borrows=True), unit[0].queued_at_us
+        return self.stand(balance, unit[0].request, len(unit)), unit[0].queued_at_us
 
-    def _held_by(self, key: VirtualPoolId, project: ProjectId | None) -> dict[Resource, int]:
-        balance = self._ledger.find_balance(key)
-        return {} if balance is None else dict(balance.state.used_by.get(project, {}))
-
-    def _choose(self, key: VirtualPoolId, lines: Sequence[_Line]) -> _Line | None:
+    def _choose(self, waiting: _Waiting) -> _Line | None:
         """The line that is next: of several projects the one that holds least, then the one less often looked at."""
-        waiting = [line for line in lines if not line.is_over]
-        balance = self._ledger.find_balance(key)
-        if len(waiting) < 2 or balance is None:
-            return waiting[0] if waiting else None
+        lines, balance = [line for line in waiting.lines if line.head], waiting.balance
+        if len(lines) < 2 or balance is None:
+            return lines[0] if lines else None
         pool = balance.state.pool
-        return min(
-            waiting, key=lambda one: (self._shares.dominant(pool, one.held), one.decided, one.head()[0].order_key)
-        )
-
-    def _wanted(self, request: RequestClass) -> tuple[Mapping[Resource, int], Mapping[Resource, int]]:
-        """What one task asks for: CPU and memory, and devices of one of these flavors."""
-        found = self._wants.get(request)
-        if found is None:
-            flavors: Mapping[Resource, int] = {}
-            if request.devices is not None:
-                candidates = self._cache.get(request)
-                flavors = {device(flavor): candidates.milli_of(flavor) for flavor in candidates.flavors}
-            found = self._wants[request] = ({CPU: request.cpu_milli, MEMORY: request.memory_mib}, flavors)
-        return found
+        return min(lines, key=lambda one: (self._shares.dominant(pool, one.held), one.decided, one.head[0].order_key))
 
     def _policy_of(self, key: VirtualPoolId) -> QueuePolicy:
         balance = self._ledger.find_balance(key)
         return QueuePolicy.PRIORITY if balance is None else balance.state.policy
+
+
+def _held_by(balance: Balance | None, project: ProjectId | None) -> dict[Resource, int]:
+    return {} if balance is None else dict(balance.state.used_by.get(project, {}))

@@ -24,14 +24,14 @@ class Ranking:
     """The nodes in the order of one request, or of one that several tenants ask alike (`policy.depends_on_tenant`).
 
     Attributes:
-        flavors: those that the hardware of the pool would allow, by name.
+        seen: the tick of the snapshot at its last refresh; -1 = there was none.
     """
 
     def __init__(
         self, snapshot: Snapshot, request: RequestClass, distance: DistanceRules, kernel: Kernel | None
     ) -> None:
         self.fits = ShapeFits(snapshot, request, policy.SHAPE_FILTERS, distance)
-        self.flavors: tuple[str, ...] = ()
+        self.seen = -1
         self._snapshot = snapshot
         self._scorer = None if kernel is None else Scorer(snapshot, self.fits, kernel)
         self._codes: CodeArray = np.zeros(0, dtype=np.uint8)
@@ -40,7 +40,15 @@ class Ranking:
         self._minima: IntArray = np.zeros(0, dtype=np.int64)
         self._by_kernel = False
         self._first = -1
-        self._seen = self._layout = -1
+        self._flavors: tuple[str, ...] = ()
+        self._layout = -1
+
+    @property
+    def flavors(self) -> tuple[str, ...]:
+        """The flavors that the hardware of the pool would allow, by name; a new object with every layout."""
+        if self._layout != self._snapshot.layout:
+            self._take_layout()
+        return self._flavors
 
     @property
     def codes(self) -> CodeArray:
@@ -55,21 +63,21 @@ class Ranking:
     def refresh(self) -> None:
         """Judge and score the rows that changed since the last call."""
         snapshot = self._snapshot
-        if self._seen == snapshot.tick:
+        if self.seen == snapshot.tick:
             return
         if self._layout != snapshot.layout:
             self._take_layout()
         if self._scorer is not None and self._by_kernel:
-            self._first = self._scorer.refresh(self._seen)
+            self._first = self._scorer.refresh(self.seen)
         else:
             self._refresh_by_numpy()
-        self._seen = snapshot.tick
+        self.seen = snapshot.tick
 
     def _take_layout(self) -> None:
         """Takes what changed beside the holdings of nodes."""
         snapshot, scorer, pool = self._snapshot, self._scorer, self.fits.request.pool
         self.fits.extend()
-        self.flavors = tuple(name for name in self.fits.flavor_names if snapshot.has_flavor(pool, name))
+        self._flavors = tuple(name for name in self.fits.flavor_names if snapshot.has_flavor(pool, name))
         by_kernel = scorer is not None and scorer.knows_all
         if len(self._codes) < snapshot.columns.rows or by_kernel is not self._by_kernel:
             self._forget(snapshot.columns.capacity, by_kernel=by_kernel)
@@ -78,7 +86,7 @@ class Ranking:
         self._layout = snapshot.layout
 
     def _forget(self, capacity: int, *, by_kernel: bool) -> None:
-        self._seen, self._by_kernel = -1, by_kernel
+        self.seen, self._by_kernel = -1, by_kernel
         self._codes = np.zeros(capacity, dtype=np.uint8)
         self._scores = np.full(capacity, policy.BLOCKED)
         self._minima = np.full(capacity // BLOCK_ROWS, policy.BLOCKED)
@@ -88,12 +96,12 @@ class Ranking:
             self._scorer.kept = (self._codes, self._scores, self._taken, self._minima, firsts, ages)
 
     def _refresh_by_numpy(self) -> None:
-        rows = self._snapshot.list_touched(self._seen)
-        view = RowView(self._snapshot, self.fits, slice(0, len(rows)) if self._seen < 0 else rows)
+        rows = self._snapshot.list_touched(self.seen)
+        view = RowView(self._snapshot, self.fits, slice(0, len(rows)) if self.seen < 0 else rows)
         codes = policy.judge(view)
         self._codes[rows] = codes
         self._scores[rows] = policy.score(view, codes)
-        blocks = (rows[::BLOCK_ROWS] if self._seen < 0 else rows) >> BLOCK_BITS
+        blocks = (rows[::BLOCK_ROWS] if self.seen < 0 else rows) >> BLOCK_BITS
         self._minima[blocks] = self._scores.reshape(-1, BLOCK_ROWS)[blocks].min(axis=1)
 
     def find_best(self, kept_free: Collection[int] = ()) -> int | None:

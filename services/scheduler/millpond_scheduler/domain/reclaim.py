@@ -280,7 +280,7 @@ class Lent:
         if not borrowed:
             return False
         # What was stopped would ask for as much again and borrow it: so it stands, and behind the claimant.
-        return claimant.standing.may_take_from(Standing(True, NOTHING)) and self._is_free(group, claimant)
+        return claimant.standing.may_take_from(Standing.of(NOTHING, borrows=True)) and self._is_free(group, claimant)
 
     def _may_stop_own(self, group: StopGroup, claimant: Claimant) -> bool:
         return claimant.may_stop_own and group.priority < claimant.task.priority and self._is_free(group, claimant)

@@ -1,10 +1,11 @@
 """Whether the limits let a task in, and the one reason why it does not start, with a count per node of its pool."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
+from typing import NamedTuple
 
-from millpond_scheduler.domain.admission import CPU, MEMORY, Balance, device
+from millpond_scheduler.domain.admission import Balance
 from millpond_scheduler.domain.apart import rows_of
 from millpond_scheduler.domain.candidates import CandidateCache, Candidates
 from millpond_scheduler.domain.columns import IntArray
@@ -13,8 +14,7 @@ from millpond_scheduler.domain.requests import RequestClass
 from millpond_scheduler.domain.verdicts import Reason, decide_dominant
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """Whether the limits let a task in, and if only with some flavors, the request narrowed to them."""
 
     request: RequestClass
@@ -27,30 +27,25 @@ def admit(balance: Balance | None, candidates: Candidates) -> Admission:
 
     One flavor with room is enough; the request is then narrowed to those that have it.
     """
-    request = candidates.request
+    request, wants = candidates.request, candidates.wants
     if balance is None:
         return Admission(request, Reason.NO_VIRTUAL_POOL)
-    reason = balance.find_block({CPU: request.cpu_milli, MEMORY: request.memory_mib})
-    demand = request.devices
-    if reason is None and demand is not None:
-        blocks = {name: balance.find_block({device(name): candidates.milli_of(name)}) for name in candidates.flavors}
-        left = frozenset(name for name, block in blocks.items() if block is None)
-        if blocks and not left:
-            reason = Reason.LIMIT_REACHED if Reason.LIMIT_REACHED in blocks.values() else Reason.GUARANTEE_OF_OTHERS
-        elif len(left) < len(blocks):
-            request = replace(request, devices=replace(demand, flavors=left))
+    reason = balance.find_block(wants.base)
     if reason is None:
-        return Admission(request)
+        blocks = [balance.find_block({each: amount}) for each, amount in wants.any_of.items()]
+        if not any(blocks):
+            return Admission(request)
+        left = frozenset(name for name, block in zip(wants.flavors, blocks, strict=True) if block is None)
+        if left and request.devices is not None:
+            return Admission(replace(request, devices=replace(request.devices, flavors=left)))
+        reason = Reason.LIMIT_REACHED if Reason.LIMIT_REACHED in blocks else Reason.GUARANTEE_OF_OTHERS
     return Admission(request, reason, list_lines(balance, candidates))
 
 
 def list_lines(balance: Balance, candidates: Candidates, tasks: int = 1) -> tuple[AdmissionLine, ...]:
     """Every limit that so many tasks meet: CPU, memory and each flavor that the hardware would allow."""
-    request = candidates.request
-    lines = [balance.describe(CPU, tasks * request.cpu_milli), balance.describe(MEMORY, tasks * request.memory_mib)]
-    if request.devices is not None:
-        lines += [balance.describe(device(name), tasks * candidates.milli_of(name)) for name in candidates.flavors]
-    return tuple(lines)
+    wants = candidates.wants
+    return tuple(balance.describe(resource, tasks * amount) for resource, amount in (wants.base | wants.any_of).items())
 
 
 def decide_rejection(
