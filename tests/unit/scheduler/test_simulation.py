@@ -3,15 +3,10 @@
 import csv
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from millpond_scheduler.domain.fragmentation import DemandClass, DemandMix, Price
-from millpond_scheduler.domain.nodes import NodeSize
-from millpond_scheduler.domain.scarcity import Scarcity, Setting, find_prices
-from millpond_scheduler.simulation import tuning
 from millpond_scheduler.simulation.__main__ import main, parse_seeds
 from millpond_scheduler.simulation.fragments import find_typical, measure_fragment_ratio
 from millpond_scheduler.simulation.policies import POLICIES
@@ -293,81 +288,6 @@ def test_openb_when_it_is_asked_for_holds_or_limits_then_refused(files: Files, o
 def test_trace_when_the_list_tells_no_arrivals_then_refused(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     assert files.simulate("--protocol=trace") == 2
     assert "nothing in submit_s, creation_s or creation_time" in capsys.readouterr().err
-
-
-def test_setting_when_tuned_then_the_best_of_the_replays_is_taken(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = [Setting(quantum, Scarcity(core)) for quantum in (40, 125) for core in (0, 5_000)]
-    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
-    monkeypatch.setattr(tuning, "_FINALISTS", 2)
-    assert files.simulate("--tune", "--seeds=1") == 0
-    report = json.loads(files.report.read_text(encoding="utf-8"))
-    assert len(report["tuning"]) == 4
-    assert report["setting"] in report["tuning"]
-    assert files.find_faults() == []
-    nodes = read_nodes(files.nodes)
-    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
-    assert (tuned.setting.name, tuned.scores) == (report["setting"], report["tuning"])
-    assert files.simulate("--tune", "--policy=random") == 2
-
-
-def test_settings_when_they_come_to_the_same_prices_then_one_of_them_is_played(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nodes = read_nodes(files.nodes)
-    settings = (Setting(40), Setting(40, Scarcity(device=200_000)), Setting(40, Scarcity(core=2_000)))
-    monkeypatch.setattr(tuning, "SETTINGS", settings)
-    anywhere = [TraceJob("a", 1_000, 0, 1, 1000)] * 40
-    insisting = [TraceJob("b", 1_000, 0, 1, 1000, frozenset({"T4"}))] * 40
-    policy = POLICIES["default"]
-    assert tuning.tune(nodes, anywhere, policy, 1).settings == (settings[0], settings[2])
-    assert tuning.tune(nodes, insisting, policy, 1).settings == settings
-
-
-def test_tune_when_histories_disagree_then_the_best_mean_of_the_finalists_is_taken(
-    files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = [Setting(quantum, Scarcity()) for quantum in (40, 100, 500)]
-    scores = {1: (95.0, 90.0, 94.0), 2: (91.0, 99.0, 93.0)}
-
-    def play(
-        _nodes: object, _jobs: object, _policy: object, played: Sequence[Setting], history: int, index: int
-    ) -> float:
-        return scores[history][settings.index(played[index])]
-
-    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
-    monkeypatch.setattr(tuning, "_FINALISTS", 2)
-    monkeypatch.setattr(tuning, "_play", play)
-    nodes = read_nodes(files.nodes)
-    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
-    assert tuned.setting == settings[2], "the second was no finalist, and the first is worse over both"
-    assert tuned.scores == {settings[0].name: 93.0, settings[1].name: 90.0, settings[2].name: 93.5}
-    settings[1] = POLICIES["default"].setting
-    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
-    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
-    assert tuned.scores[settings[1].name] == 94.5, "what the others are compared with is always played twice"
-
-
-LEAN, RICH, BARE = NodeSize("g2", 8, 96_000, 1), NodeSize("t4", 2, 104_000, 1), NodeSize(None, 0, 64_000, 1)
-ANYWHERE, ON_T4 = DemandClass(1_000, 1, 1_000, ("g2", "t4")), DemandClass(1_000, 1, 1_000, ("t4",))
-
-
-def test_prices_when_some_nodes_are_short_of_cpu_then_cores_cost_there_alone() -> None:
-    mix = DemandMix(((ANYWHERE, 10),))
-    assert find_prices({LEAN: 10, RICH: 10, BARE: 10}, mix, Scarcity(core=2_000)) == {LEAN: Price(core=2_000)}
-    assert find_prices({LEAN: 10, RICH: 10}, mix, Scarcity()) == {}
-    assert find_prices({BARE: 10}, mix, Scarcity(2_000, 2_000)) == {}
-    assert find_prices({LEAN: 1}, DemandMix(), Scarcity(0, 2_000)) == {}
-
-
-def test_prices_when_tasks_insist_on_a_flavor_then_its_devices_cost() -> None:
-    # 20 devices of t4 and 80 of g2; in the first mix nobody insists, in the others some do.
-    counts = {LEAN: 10, RICH: 10}
-    for insisting, price in ((0, None), (1, 400), (3, 1_000)):
-        mix = DemandMix(((ANYWHERE, 10 - insisting), (ON_T4, insisting)))
-        found = find_prices(counts, mix, Scarcity(device=1_000))
-        assert found == ({} if price is None else {RICH: Price(device=price)})
 
 
 def test_plot_when_wanted_then_a_picture_is_drawn(files: Files, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from millpond_contracts.ids import DeviceId, JobId, NodeId, PoolId, TaskId, Tena
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_contracts.resources import DeviceKind
 from millpond_scheduler.domain.admission import VirtualPoolState
-from millpond_scheduler.domain.fragmentation import Packing
+from millpond_scheduler.domain.fragmentation import DemandMix, Packing
 from millpond_scheduler.domain.mixes import CHANGE_PERMILLE, find_mixes
-from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord, PoolRules
+from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord, NodeSize, PoolRules
 from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
 from millpond_scheduler.domain.scarcity import Setting
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -76,16 +76,23 @@ def queue_task(number: int, request: RequestClass, queued_at_us: int) -> QueuedT
     return QueuedTask(TaskId(int=number + 1), JobId(int=number + 1), _VIRTUAL_POOL, request, _PRIORITY, queued_at_us)
 
 
-def pack_nodes(nodes: Sequence[TraceNode], counts: Mapping[RequestClass, int], setting: Setting) -> Packing:
-    """The packing of these nodes where so much came of each request; an empty one where nothing could be taken."""
-    snapshot = build_pool(nodes).snapshot
-    learn_mix(snapshot, counts, setting)
-    return snapshot.packing_of(_POOL)
-
-
 def learn_mix(snapshot: Snapshot, counts: Mapping[RequestClass, int], setting: Setting) -> None:
     """Take what came as what usually comes, with its prices, where it has changed enough."""
-    sizes = Counter(record.size for _, record in snapshot.list_nodes(_POOL))
-    for pool, mix in find_mixes(snapshot, counts).items():
-        if mix.measure_change(snapshot.packing_of(pool).mix) >= CHANGE_PERMILLE:
-            snapshot.set_packing(pool, setting.pack(sizes, mix))
+    mix = find_mix(snapshot, counts)
+    if mix.measure_change(snapshot.packing_of(_POOL).mix) >= CHANGE_PERMILLE:
+        take_packing(snapshot, setting.pack(count_sizes(snapshot), mix))
+
+
+def find_mix(snapshot: Snapshot, counts: Mapping[RequestClass, int]) -> DemandMix:
+    """What usually comes to the pool where so much came of each request; empty where nothing could be taken."""
+    return find_mixes(snapshot, counts).get(_POOL, DemandMix())
+
+
+def count_sizes(snapshot: Snapshot) -> Counter[NodeSize]:
+    """How many nodes of each size the pool has."""
+    return Counter(record.size for _, record in snapshot.list_nodes(_POOL))
+
+
+def take_packing(snapshot: Snapshot, packing: Packing) -> None:
+    """Pack the pool so from now on."""
+    snapshot.set_packing(_POOL, packing)

@@ -7,16 +7,17 @@ from the list with replacement, by seeds that no user can name.
 import random
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from millpond_scheduler.domain.fragmentation import QUANTUM_MILLI
 from millpond_scheduler.domain.scarcity import Scarcity, Setting
-from millpond_scheduler.simulation.openb import History, Outcome, run_openb
+from millpond_scheduler.simulation.filling import Filling
 from millpond_scheduler.simulation.parallel import run_seeds
 from millpond_scheduler.simulation.policies import SimulatedPolicy
-from millpond_scheduler.simulation.pool import pack_nodes, request_of
+from millpond_scheduler.simulation.pool import build_pool, count_sizes, find_mix, request_of
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode
 
 # What a quantum hides depends on the mix, what prices are worth on what is scarce: measured, none is best everywhere.
@@ -29,15 +30,16 @@ SETTINGS = tuple(
 JUDGED_LOADS = (95, 100, 110, 130)
 """The loaded part of the curve: a setting can look fine at its end and lose before it."""
 
-_FINALISTS = 4
+LEFT = (6, 3, 3)
+"""How many settings are played on the second history, the third, and the fourth: the best of those before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """The setting chosen, and by setting its score: percent allocated, the mean over the loads that are judged.
 
-    Only the best of the first history, and the policy's own, were played on the second; the score of these is the mean
-    of both. `settings` are all of them.
+    Only the best of the first history, and the policy's own, were played on the next ones; a score is the mean of those
+    that were played. `settings` are all of them.
     """
 
     setting: Setting
@@ -48,22 +50,26 @@ class Tuned:
 def tune(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob], policy: SimulatedPolicy, processes: int) -> Tuned:
     """Choose the setting of a policy for these nodes and jobs; the same lists give the same choice."""
     settings = _list_different(nodes, jobs)
-    first = _score(nodes, _resample(jobs, 1), policy, settings, 1, processes)
-    finalists = sorted(settings, key=lambda setting: (-first[setting], settings.index(setting)))[:_FINALISTS]
-    if policy.setting in first and policy.setting not in finalists:
-        finalists.append(policy.setting)  # what the others are compared with is played as often
-    second = _score(nodes, _resample(jobs, 2), policy, finalists, 2, processes)
-    both = {setting: (first[setting] + second[setting]) / 2 for setting in finalists}
-    best = max(finalists, key=lambda setting: both[setting])
-    return Tuned(best, {setting.name: round(score, 4) for setting, score in (first | both).items()}, settings)
+    left, scores = settings, dict[Setting, list[float]]()
+    for number, most in enumerate((len(settings), *LEFT), start=1):
+        means = _average(scores)
+        # The first of equal ones, and beside them what the others are compared with, which is played as often.
+        ahead = sorted(left, key=lambda setting: -means.get(setting, 0))[:most]
+        left = tuple(each for each in left if each in ahead or each == policy.setting)
+        for setting, score in _play_all(nodes, _resample(jobs, number), policy, left, number, processes).items():
+            scores.setdefault(setting, []).append(score)
+    means = _average(scores)
+    best = max(left, key=lambda setting: (means[setting], setting == policy.setting))
+    return Tuned(best, {setting.name: round(score, 4) for setting, score in means.items()}, settings)
 
 
 def _list_different(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob]) -> tuple[Setting, ...]:
     """The settings that differ for these nodes and jobs; of those that come to the same prices the first."""
-    requests = Counter(request_of(job) for job in jobs if job.devices)
+    snapshot = build_pool(nodes).snapshot
+    sizes, mix = count_sizes(snapshot), find_mix(snapshot, Counter(request_of(job) for job in jobs if job.devices))
     found: dict[tuple[object, ...], Setting] = {}
     for setting in SETTINGS:
-        packing = pack_nodes(nodes, requests, setting)
+        packing = setting.pack(sizes, mix)
         found.setdefault((packing.quantum_milli, *sorted(packing.prices.items(), key=str)), setting)
     return tuple(found.values())
 
@@ -72,7 +78,11 @@ def _resample(jobs: Sequence[TraceJob], number: int) -> list[TraceJob]:
     return random.Random(f"history {number}").choices(jobs, k=len(jobs))
 
 
-def _score(
+def _average(scores: Mapping[Setting, Sequence[float]]) -> dict[Setting, float]:
+    return {setting: statistics.fmean(each) for setting, each in scores.items()}
+
+
+def _play_all(
     nodes: Sequence[TraceNode],
     jobs: Sequence[TraceJob],
     policy: SimulatedPolicy,
@@ -80,21 +90,20 @@ def _score(
     number: int,
     processes: int,
 ) -> dict[Setting, float]:
-    run = partial(_play, nodes, jobs, policy, settings, number)
-    return dict(zip(settings, run_seeds(run, range(len(settings)), processes), strict=True))
+    """The score of each setting on one history; the settings of one process share what it prepares."""
+    parts = [settings[first::processes] for first in range(min(processes, len(settings)))]
+    played = run_seeds(partial(_play, nodes, jobs, policy, parts, number), range(len(parts)), processes)
+    found = dict(zip(chain(*parts), chain(*played), strict=True))
+    return {setting: found[setting] for setting in settings}
 
 
 def _play(
     nodes: Sequence[TraceNode],
     jobs: Sequence[TraceJob],
     policy: SimulatedPolicy,
-    settings: Sequence[Setting],
+    parts: Sequence[Sequence[Setting]],
     number: int,
     index: int,
-) -> float:
-    return judge(run_openb(nodes, jobs, policy.tuned(settings[index]), History.JOBS, -number))
-
-
-def judge(outcome: Outcome) -> float:
-    """The score of a run."""
-    return statistics.fmean(point.allocation_percent for point in outcome.points if point.load_percent in JUDGED_LOADS)
+) -> list[float]:
+    filling = Filling(nodes, jobs, policy, -number)
+    return [statistics.fmean(filling.play(setting, JUDGED_LOADS).values()) for setting in parts[index]]

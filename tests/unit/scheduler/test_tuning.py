@@ -1,0 +1,123 @@
+"""Settings and prices of a packing, and the choice among them by replays."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from millpond_scheduler.domain.fragmentation import DemandClass, DemandMix, Price
+from millpond_scheduler.domain.nodes import NodeSize
+from millpond_scheduler.domain.scarcity import Scarcity, Setting, find_prices
+from millpond_scheduler.simulation import tuning
+from millpond_scheduler.simulation.filling import Filling
+from millpond_scheduler.simulation.openb import History, run_openb
+from millpond_scheduler.simulation.policies import POLICIES
+from millpond_scheduler.simulation.traces import TraceJob, read_jobs, read_nodes
+from tests.unit.scheduler.test_simulation import Files
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def test_setting_when_tuned_then_the_best_of_the_replays_is_taken(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [Setting(quantum, Scarcity(core)) for quantum in (40, 125) for core in (0, 5_000)]
+    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
+    monkeypatch.setattr(tuning, "LEFT", (2,))
+    assert files.simulate("--tune", "--seeds=1", "--processes=2") == 0
+    report = json.loads(files.report.read_text(encoding="utf-8"))
+    assert len(report["tuning"]) == 4
+    assert report["setting"] in report["tuning"]
+    assert files.find_faults() == []
+    nodes = read_nodes(files.nodes)
+    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
+    assert (tuned.setting.name, tuned.scores) == (report["setting"], report["tuning"])
+    assert files.simulate("--tune", "--policy=random") == 2
+
+
+def test_settings_when_they_come_to_the_same_prices_then_one_of_them_is_played(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = read_nodes(files.nodes)
+    settings = (Setting(40), Setting(40, Scarcity(device=200_000)), Setting(40, Scarcity(core=2_000)))
+    monkeypatch.setattr(tuning, "SETTINGS", settings)
+    anywhere = [TraceJob("a", 1_000, 0, 1, 1000)] * 40
+    insisting = [TraceJob("b", 1_000, 0, 1, 1000, frozenset({"T4"}))] * 40
+    policy = POLICIES["default"]
+    assert tuning.tune(nodes, anywhere, policy, 1).settings == (settings[0], settings[2])
+    assert tuning.tune(nodes, insisting, policy, 1).settings == settings
+
+
+def test_tune_when_histories_disagree_then_the_best_mean_of_those_left_is_taken(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = [Setting(quantum, Scarcity()) for quantum in (40, 100, 500)]
+    scores = {1: (95.0, 90.0, 94.0), 2: (91.0, 99.0, 93.0)}
+
+    def play(
+        _nodes: object, _jobs: object, _policy: object, parts: Sequence[Sequence[Setting]], history: int, index: int
+    ) -> list[float]:
+        return [scores[history][settings.index(setting)] for setting in parts[index]]
+
+    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
+    monkeypatch.setattr(tuning, "LEFT", (2,))
+    monkeypatch.setattr(tuning, "_play", play)
+    nodes = read_nodes(files.nodes)
+    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
+    assert tuned.setting == settings[2], "the second was not left, and the first is worse over both"
+    assert tuned.scores == {settings[0].name: 93.0, settings[1].name: 90.0, settings[2].name: 93.5}
+    settings[1] = POLICIES["default"].setting
+    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
+    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
+    assert tuned.scores[settings[1].name] == 94.5, "what the others are compared with is always played as often"
+
+
+def test_tune_when_all_settings_are_equal_then_the_policys_own_stays(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = POLICIES["default"].setting
+    monkeypatch.setattr(tuning, "SETTINGS", (Setting(own.quantum_milli + 1), own))
+    nodes = read_nodes(files.nodes)
+    jobs = [TraceJob("a", 1_000, 0, 1, 1000)] * 40
+    assert tuning.tune(nodes, jobs, POLICIES["default"], 1).setting == own
+
+
+@pytest.mark.parametrize("setting", [Setting(), Setting(40, Scarcity(core=5_000, device=200_000))])
+def test_filling_when_played_again_then_as_much_is_allocated_as_in_a_run_of_its_own(
+    files: Files, setting: Setting
+) -> None:
+    nodes = read_nodes(files.nodes)
+    jobs = read_jobs(files.jobs, nodes) * 3
+    policy, loads = POLICIES["default"], (50, 95, 130)
+    filling = Filling(nodes, jobs, policy, 7)
+    filling.play(Setting(500, Scarcity(device=900_000)), loads)
+    points = run_openb(nodes, jobs, policy.tuned(setting), History.JOBS, 7).points
+    expected = {point.load_percent: point.allocation_percent for point in points if point.load_percent in loads}
+    assert filling.play(setting, loads) == expected
+
+
+LEAN, RICH, BARE = NodeSize("g2", 8, 96_000, 1), NodeSize("t4", 2, 104_000, 1), NodeSize(None, 0, 64_000, 1)
+ANYWHERE, ON_T4 = DemandClass(1_000, 1, 1_000, ("g2", "t4")), DemandClass(1_000, 1, 1_000, ("t4",))
+
+
+def test_prices_when_some_nodes_are_short_of_cpu_then_cores_cost_there_alone() -> None:
+    mix = DemandMix(((ANYWHERE, 10),))
+    assert find_prices({LEAN: 10, RICH: 10, BARE: 10}, mix, Scarcity(core=2_000)) == {LEAN: Price(core=2_000)}
+    assert find_prices({LEAN: 10, RICH: 10}, mix, Scarcity()) == {}
+    assert find_prices({BARE: 10}, mix, Scarcity(2_000, 2_000)) == {}
+    assert find_prices({LEAN: 1}, DemandMix(), Scarcity(0, 2_000)) == {}
+
+
+def test_prices_when_tasks_insist_on_a_flavor_then_its_devices_cost() -> None:
+    # 20 devices of t4 and 80 of g2; in the first mix nobody insists, in the others some do.
+    counts = {LEAN: 10, RICH: 10}
+    for insisting, price in ((0, None), (1, 400), (3, 1_000)):
+        mix = DemandMix(((ANYWHERE, 10 - insisting), (ON_T4, insisting)))
+        found = find_prices(counts, mix, Scarcity(device=1_000))
+        assert found == ({} if price is None else {RICH: Price(device=price)})
