@@ -29,7 +29,8 @@ def _parse(text: str) -> PackingId:
 def _show_setting(setting: PackingSetting | None) -> str:
     if setting is None:
         return "-"
-    return f"quantum {setting.quantum_milli}, core {setting.core_price}, device {setting.device_price}"
+    shadow = f", shadow {setting.shadow_permille}" if setting.shadow_permille else ""
+    return f"quantum {setting.quantum_milli}, core {setting.core_price}, device {setting.device_price}{shadow}"
 
 
 def _show_gain(view: PackingView) -> str:

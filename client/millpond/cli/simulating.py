@@ -41,7 +41,7 @@ def simulate_placement(
         ),
     ] = "openb",
     policy: Annotated[
-        str, typer.Option(help="Which policy decides: default (the product's), priced, best-fit, random.")
+        str, typer.Option(help="Which policy decides: default (the product's), unpriced, best-fit, random.")
     ] = "default",
     tune: Annotated[
         bool, typer.Option("--tune", help="First choose the setting that packs resampled histories of these jobs best.")

@@ -24,8 +24,12 @@ from tests.integration.scheduler.world import ONE_DEVICE, World, make_device, me
 pytestmark = pytest.mark.integration
 
 OPERATOR = member(None)
-OURS = PackingSetting(quantum_milli=40, core_price=2000, device_price=0)
-DEFAULT = PackingSetting(quantum_milli=Setting().quantum_milli, core_price=0, device_price=0)
+OURS = PackingSetting(quantum_milli=50, core_price=5000, device_price=0)
+DEFAULT = PackingSetting(
+    quantum_milli=Setting().quantum_milli,
+    core_price=Setting().scarcity.core,
+    device_price=Setting().scarcity.device,
+)
 
 
 async def ask(world: World) -> PackingId:
@@ -105,7 +109,8 @@ async def test_packing_when_its_computing_is_killed_then_it_is_handed_out_again_
 
 
 async def test_packing_when_accepted_then_the_leader_packs_by_it_until_it_is_withdrawn(world: World) -> None:
-    await world.add_node(devices=2)
+    await world.add_node(devices=2, cpu=8_000)
+    await world.add_node(devices=1, cpu=16_000)
     share = await world.add_virtual_pool()
     await world.submit(share, devices=ONE_DEVICE)
     leader = world.leader()
@@ -130,8 +135,9 @@ async def test_packing_when_accepted_then_the_leader_packs_by_it_until_it_is_wit
     before = shard.snapshot.packing_of(world.pool.pool_id)
     await decide(first, True)
     packing = shard.snapshot.packing_of(world.pool.pool_id)
-    (price,) = packing.prices.values()
-    assert (packing.quantum_milli, price.core, packing.mix) == (40, 2000, before.mix)
+    prices = {size.devices: (price.core, price.device) for size, price in packing.prices.items()}
+    assert prices == {2: (5_000, 0), 1: (0, 40_000)}  # 8 cores beside a device on the average
+    assert (packing.quantum_milli, packing.mix) == (50, before.mix)
     assert (await read(world, first)).accepted_by == OPERATOR.subject
     await decide(second, True)
     assert shard.snapshot.packing_of(world.pool.pool_id).quantum_milli == 60

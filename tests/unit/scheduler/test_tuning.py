@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond_scheduler.domain.fragmentation import DemandClass, DemandMix, Price
+from millpond_scheduler.domain.fragmentation import DemandClass, DemandMix, Packing, Price
 from millpond_scheduler.domain.nodes import NodeSize
 from millpond_scheduler.domain.scarcity import Scarcity, Setting, find_prices
 from millpond_scheduler.simulation import tuning
@@ -45,7 +45,8 @@ def test_settings_when_they_come_to_the_same_prices_then_one_of_them_is_played(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = read_nodes(files.nodes)
-    settings = (Setting(40), Setting(40, Scarcity(device=200_000)), Setting(40, Scarcity(core=2_000)))
+    free, device = Scarcity(), Scarcity(device=200_000)
+    settings = (Setting(40, free), Setting(40, device), Setting(40, Scarcity(core=2_000)))
     monkeypatch.setattr(tuning, "SETTINGS", settings)
     anywhere = [TraceJob("a", 1_000, 0, 1, 1000)] * 40
     insisting = [TraceJob("b", 1_000, 0, 1, 1000, frozenset({"T4"}))] * 40
@@ -106,12 +107,21 @@ LEAN, RICH, BARE = NodeSize("g2", 8, 96_000, 1), NodeSize("t4", 2, 104_000, 1), 
 ANYWHERE, ON_T4 = DemandClass(1_000, 1, 1_000, ("g2", "t4")), DemandClass(1_000, 1, 1_000, ("t4",))
 
 
-def test_prices_when_some_nodes_are_short_of_cpu_then_cores_cost_there_alone() -> None:
+def test_prices_when_some_nodes_are_short_of_cpu_then_cores_cost_there_and_devices_elsewhere() -> None:
     mix = DemandMix(((ANYWHERE, 10),))
-    assert find_prices({LEAN: 10, RICH: 10, BARE: 10}, mix, Scarcity(core=2_000)) == {LEAN: Price(core=2_000)}
+    # 20 cores beside a device on the average: a task that needs as many costs the same on both.
+    expected = {LEAN: Price(core=2_000), RICH: Price(device=40_000)}
+    assert find_prices({LEAN: 10, RICH: 10, BARE: 10}, mix, Scarcity(core=2_000)) == expected
+    assert find_prices({LEAN: 100, RICH: 101}, mix, Scarcity(core=2_000)) == expected, "one node more is no news"
     assert find_prices({LEAN: 10, RICH: 10}, mix, Scarcity()) == {}
-    assert find_prices({BARE: 10}, mix, Scarcity(2_000, 2_000)) == {}
-    assert find_prices({LEAN: 1}, DemandMix(), Scarcity(0, 2_000)) == {}
+
+
+@pytest.mark.parametrize(("counts", "mix"), [({LEAN: 1, BARE: 5}, (ANYWHERE, 1)), ({BARE: 10}, (ANYWHERE, 1))])
+def test_prices_when_nodes_do_not_differ_then_nothing_costs(
+    counts: dict[NodeSize, int], mix: tuple[DemandClass, int]
+) -> None:
+    assert find_prices(counts, DemandMix((mix,)), Scarcity(2_000, 2_000)) == {}
+    assert Setting().pack({LEAN: 10, RICH: 10}, DemandMix()) == Packing(), "nothing came yet"
 
 
 def test_prices_when_tasks_insist_on_a_flavor_then_its_devices_cost() -> None:

@@ -86,7 +86,12 @@ def _only_on(job: TraceJob, models: set[str]) -> TraceJob:
 
 def _told(setting: Setting) -> PackingSetting:
     scarcity = setting.scarcity
-    return PackingSetting(quantum_milli=setting.quantum_milli, core_price=scarcity.core, device_price=scarcity.device)
+    return PackingSetting(
+        quantum_milli=setting.quantum_milli,
+        core_price=scarcity.core,
+        device_price=scarcity.device,
+        shadow_permille=scarcity.shadow_permille,
+    )
 
 
 if __name__ == "__main__":

@@ -176,6 +176,12 @@ class Snapshot:
             if record is not None and (pool is None or record.pool == pool):
                 yield row, record
 
+    def count_sizes(self, pool: PoolId) -> dict[NodeSize, int]:
+        """How many nodes of each size a pool has."""
+        rows = self.columns.pool[: self.columns.rows] == self.pools.find(pool)
+        found = np.bincount(self.columns.size[: self.columns.rows][rows], minlength=len(self.sizes.values)).tolist()
+        return {size: count for size, count in zip(self.sizes.values, found, strict=True) if count}
+
     # Holdings
 
     def apply_allocation(self, holding: Holding) -> None:

@@ -15,7 +15,7 @@ from millpond_scheduler.domain.plans import Holding
 from millpond_scheduler.domain.scarcity import Setting
 from millpond_scheduler.simulation.arrivals import draw_arrivals, permute_nodes
 from millpond_scheduler.simulation.policies import SimulatedPolicy
-from millpond_scheduler.simulation.pool import build_pool, count_sizes, find_mix, request_of, take_packing
+from millpond_scheduler.simulation.pool import build_pool, find_mix, request_of, take_setting
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode
 
 
@@ -28,7 +28,7 @@ class Filling:
         self._pool = build_pool(permute_nodes(nodes, seed))
         requests = [request_of(job) for job in jobs]
         snapshot, came = self._pool.snapshot, Counter(requests)
-        self._sizes, self._mix = count_sizes(snapshot), find_mix(snapshot, came)
+        self._mix = find_mix(snapshot, came)
         cache = policy.cache(snapshot, seed)
         candidates = {request: cache.get(request) for request in came}
         arrivals = [arrival.job for arrival in draw_arrivals(jobs, self._pool.device_milli, seed)]
@@ -38,7 +38,7 @@ class Filling:
     def play(self, setting: Setting, loads: Sequence[int]) -> dict[int, float]:
         """What is allocated under a setting, in percent, when so many percent of the devices were asked for."""
         capacity, snapshot = self._pool.device_milli, self._pool.snapshot
-        take_packing(snapshot, setting.pack(self._sizes, self._mix))
+        take_setting(snapshot, self._mix, setting)
         refused: set[int] = set()
         allocated, arrived, found = 0, 0, dict[int, float]()
         for load in sorted(loads):

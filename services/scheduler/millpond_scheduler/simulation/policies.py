@@ -82,7 +82,7 @@ POLICIES = {
     each.name: each
     for each in (
         SimulatedPolicy("default", True, _make_cache),
-        SimulatedPolicy("priced", True, _make_cache, Setting(40, Scarcity(core=2_000, device=100_000))),
+        SimulatedPolicy("unpriced", True, _make_cache, Setting(scarcity=Scarcity())),
         SimulatedPolicy("best-fit", False, _make_cache),
         SimulatedPolicy("random", False, _RandomCache),
     )

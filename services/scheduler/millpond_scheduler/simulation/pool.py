@@ -1,7 +1,6 @@
 """A list of nodes as one pool of the scheduler, and jobs as its requests."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from millpond_contracts.resources import DeviceKind
 from millpond_scheduler.domain.admission import VirtualPoolState
 from millpond_scheduler.domain.fragmentation import DemandMix, Packing
 from millpond_scheduler.domain.mixes import CHANGE_PERMILLE, find_mixes
-from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord, NodeSize, PoolRules
+from millpond_scheduler.domain.nodes import DeviceProfile, DeviceRecord, NodeRecord, PoolRules
 from millpond_scheduler.domain.requests import DeviceDemand, QueuedTask, RequestClass
 from millpond_scheduler.domain.scarcity import Setting
 from millpond_scheduler.domain.snapshot import Snapshot
@@ -80,7 +79,7 @@ def learn_mix(snapshot: Snapshot, counts: Mapping[RequestClass, int], setting: S
     """Take what came as what usually comes, with its prices, where it has changed enough."""
     mix = find_mix(snapshot, counts)
     if mix.measure_change(snapshot.packing_of(_POOL).mix) >= CHANGE_PERMILLE:
-        take_packing(snapshot, setting.pack(count_sizes(snapshot), mix))
+        take_setting(snapshot, mix, setting)
 
 
 def find_mix(snapshot: Snapshot, counts: Mapping[RequestClass, int]) -> DemandMix:
@@ -88,11 +87,11 @@ def find_mix(snapshot: Snapshot, counts: Mapping[RequestClass, int]) -> DemandMi
     return find_mixes(snapshot, counts).get(_POOL, DemandMix())
 
 
-def count_sizes(snapshot: Snapshot) -> Counter[NodeSize]:
-    """How many nodes of each size the pool has."""
-    return Counter(record.size for _, record in snapshot.list_nodes(_POOL))
+def find_packing(snapshot: Snapshot, mix: DemandMix, setting: Setting) -> Packing:
+    """What a setting comes to in the pool."""
+    return setting.pack(snapshot.count_sizes(_POOL), mix)
 
 
-def take_packing(snapshot: Snapshot, packing: Packing) -> None:
+def take_setting(snapshot: Snapshot, mix: DemandMix, setting: Setting) -> None:
     """Pack the pool so from now on."""
-    snapshot.set_packing(_POOL, packing)
+    snapshot.set_packing(_POOL, find_packing(snapshot, mix, setting))

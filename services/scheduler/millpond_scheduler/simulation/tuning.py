@@ -17,15 +17,18 @@ from millpond_scheduler.domain.scarcity import Scarcity, Setting
 from millpond_scheduler.simulation.filling import Filling
 from millpond_scheduler.simulation.parallel import run_seeds
 from millpond_scheduler.simulation.policies import SimulatedPolicy
-from millpond_scheduler.simulation.pool import build_pool, count_sizes, find_mix, request_of
+from millpond_scheduler.simulation.pool import build_pool, find_mix, find_packing, request_of
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode
 
 # What a quantum hides depends on the mix, what prices are worth on what is scarce: measured, none is best everywhere.
-SETTINGS = tuple(
-    Setting(quantum, Scarcity(core, device))
-    for quantum in (40, QUANTUM_MILLI)
-    for core in (0, 2_000, 4_000, 8_000)
-    for device in (0, 200_000)
+SETTINGS = (
+    *(
+        Setting(quantum, Scarcity(core, device))
+        for quantum in (QUANTUM_MILLI, 125)
+        for core in (0, 1_500, 3_000, 6_000)
+        for device in (0, 200_000)
+    ),
+    *(Setting(QUANTUM_MILLI, Scarcity(device=200_000, shadow_permille=part)) for part in (50, 300, 1_000)),
 )
 JUDGED_LOADS = (95, 100, 110, 130)
 """The loaded part of the curve: a setting can look fine at its end and lose before it."""
@@ -66,10 +69,10 @@ def tune(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob], policy: Simulated
 def _list_different(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob]) -> tuple[Setting, ...]:
     """The settings that differ for these nodes and jobs; of those that come to the same prices the first."""
     snapshot = build_pool(nodes).snapshot
-    sizes, mix = count_sizes(snapshot), find_mix(snapshot, Counter(request_of(job) for job in jobs if job.devices))
+    mix = find_mix(snapshot, Counter(request_of(job) for job in jobs if job.devices))
     found: dict[tuple[object, ...], Setting] = {}
     for setting in SETTINGS:
-        packing = setting.pack(sizes, mix)
+        packing = find_packing(snapshot, mix, setting)
         found.setdefault((packing.quantum_milli, *sorted(packing.prices.items(), key=str)), setting)
     return tuple(found.values())
 

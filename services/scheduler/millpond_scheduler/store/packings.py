@@ -48,7 +48,8 @@ def packing_view(row: asyncpg.Record) -> PackingView:
 
 def setting_of(setting: PackingSetting) -> Setting:
     """A setting as the domain takes it."""
-    return Setting(setting.quantum_milli, Scarcity(setting.core_price, setting.device_price))
+    scarcity = Scarcity(setting.core_price, setting.device_price, setting.shadow_permille)
+    return Setting(setting.quantum_milli, scarcity)
 
 
 async def insert_packing(unit: UnitOfWork, pool: PoolId) -> PackingView:

@@ -34,7 +34,6 @@ async def refresh_mixes(unit: UnitOfWork, shard: Shard, change_permille: int = C
         mix = mixes.get(pool, known.mix)
         if mix.measure_change(known.mix) < change_permille:
             mix = known.mix
-        sizes = Counter(record.size for _, record in shard.snapshot.list_nodes(pool)) if pool in accepted else {}
-        packing = accepted.get(pool, Setting()).pack(sizes, mix)
+        packing = accepted.get(pool, Setting()).pack(shard.snapshot.count_sizes(pool), mix)
         if packing != known:
             shard.snapshot.set_packing(pool, packing)

@@ -30,13 +30,15 @@ class PackingState(StrEnum):
 class PackingSetting(Outgoing):
     """What counts as equally good, in milli of a device, and what scarce things cost, in millionths of a device.
 
-    `core_price` is for a core on nodes with little CPU beside their devices, `device_price` for a device of a flavor
-    that many insist on.
+    `core_price` is for a core on nodes with little CPU beside their devices; on the others a device costs as much as
+    the cores beside it on the average. `device_price` is for a device of a flavor that many insist on. Added is so much
+    of the shadow prices of a linear program that packs what usually comes: `shadow_permille`, in thousandths.
     """
 
     quantum_milli: int
     core_price: int
     device_price: int
+    shadow_permille: int = 0
 
 
 class PackingScore(Outgoing):
