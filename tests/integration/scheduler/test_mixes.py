@@ -23,7 +23,7 @@ async def test_mix_when_jobs_came_then_leader_and_plans_learn_the_same_of_them(w
     assert leader.shard is not None
     known = leader.shard.snapshot.packing_of(world.pool.pool_id)
     whole, pair = DemandClass(1000, 1, 1000, ("t4",)), DemandClass(1000, 2, 1000, ("t4",))
-    assert known.mix == DemandMix(((whole, 5),))
+    assert known.mix == DemandMix(((whole, 5),), cpu_alone_milli=9_000)
     async with world.database.begin(SYSTEM) as unit:
         await refresh_mirror(unit, mirror)
     assert mirror.shard.snapshot.packing_of(world.pool.pool_id) == known
@@ -31,4 +31,6 @@ async def test_mix_when_jobs_came_then_leader_and_plans_learn_the_same_of_them(w
     await world.submit(share, count=5, devices=DeviceRequest(count=2))
     async with world.database.begin(SYSTEM) as unit:
         await refresh_mixes(unit, leader.shard)
-    assert leader.shard.snapshot.packing_of(world.pool.pool_id).mix == DemandMix(((whole, 5), (pair, 5)))
+    assert leader.shard.snapshot.packing_of(world.pool.pool_id).mix == DemandMix(
+        ((whole, 5), (pair, 5)), cpu_alone_milli=9_000
+    )

@@ -7,7 +7,7 @@ from millpond_contracts.bodies.packings import PackingScore, PackingSetting, Pac
 from millpond_contracts.ids import PackingId
 from millpond_kernel.db import SYSTEM
 from millpond_kernel.problem import ProblemError
-from millpond_scheduler.domain.scarcity import Setting
+from millpond_scheduler.domain.scarcity import Scarcity, Setting
 from millpond_scheduler.store import packings
 from millpond_scheduler.store.packings import Replay
 from millpond_scheduler.usecases.mixes import refresh_mixes
@@ -49,13 +49,14 @@ async def test_packing_when_computed_then_the_pools_own_jobs_were_replayed_on_it
     for _ in range(3):
         await world.submit(share, devices=ONE_DEVICE)
     await world.submit(share, devices=DeviceRequest(count=2))
+    await world.submit(share)
     packing = await ask(world)
     with pytest.raises(ProblemError, match="being computed"):
         await ask(world)
     assert await compute_packing(world.database, packing)
     assert not await compute_packing(world.database, packing)  # a doubled message
     found = await read(world, packing)
-    assert (found.state, found.jobs, found.nodes, found.error) == (PackingState.READY, 4, 2, None)
+    assert (found.state, found.jobs, found.nodes, found.error) == (PackingState.READY, 5, 2, None)
     assert found.scores is not None
     assert found.gain_points is not None
     scores = {score.setting: score.allocated_percent for score in found.scores}
@@ -125,7 +126,7 @@ async def test_packing_when_accepted_then_the_leader_packs_by_it_until_it_is_wit
             await refresh_mixes(unit, shard)
 
     made = []
-    for setting in (OURS, OURS.model_copy(update={"quantum_milli": 60})):
+    for setting in (OURS, OURS.model_copy(update={"quantum_milli": 60, "shadow_permille": 500})):
         made.append(await ask(world))
         async with world.database.begin(SYSTEM) as unit:
             await packings.begin_packing(unit, made[-1], 900, 3)
@@ -140,7 +141,9 @@ async def test_packing_when_accepted_then_the_leader_packs_by_it_until_it_is_wit
     assert (packing.quantum_milli, packing.mix) == (50, before.mix)
     assert (await read(world, first)).accepted_by == OPERATOR.subject
     await decide(second, True)
-    assert shard.snapshot.packing_of(world.pool.pool_id).quantum_milli == 60
+    sizes = shard.snapshot.count_sizes(world.pool.pool_id)
+    tuned = Setting(60, Scarcity(core=5_000, shadow_permille=500))
+    assert shard.snapshot.packing_of(world.pool.pool_id) == tuned.pack(sizes, before.mix)
     assert (await read(world, first)).state is PackingState.WITHDRAWN
     with pytest.raises(ProblemError, match="is withdrawn"):
         await decide(first, False)

@@ -203,8 +203,9 @@ def test_mix_when_more_classes_come_than_are_kept_then_the_most_frequent_stay() 
     mix = DemandMix.of(counts)
     assert len(mix.classes) == 128
     assert min(weight for _, weight in mix.classes) == 73
-    huge = DemandMix.of({DemandClass(0, 1, 1000, FLAVORS): 10**12, DemandClass(0, 1, 500, FLAVORS): 1})
+    huge = DemandMix.of({DemandClass(0, 1, 1000, FLAVORS): 10**12, DemandClass(0, 1, 500, FLAVORS): 1}, 10**12)
     assert [weight for _, weight in huge.classes] == [65_535, 1]
+    assert huge.cpu_alone_milli == 65_535
 
 
 def test_mix_when_shares_move_then_the_change_is_told_in_thousandths() -> None:
@@ -213,6 +214,10 @@ def test_mix_when_shares_move_then_the_change_is_told_in_thousandths() -> None:
     assert DemandMix.of({one: 3, other: 1}).measure_change(DemandMix.of({one: 2, other: 2})) == 250
     assert DemandMix.of({one: 1}).measure_change(DemandMix()) == 1000
     assert DemandMix().measure_change(DemandMix()) == 0
+    # Tasks without devices ask for a tenth more of the CPU than before, or for the first.
+    busy = DemandMix.of({DemandClass(1_000, 1, 1000, FLAVORS): 4}, cpu_alone_milli=5_000)
+    assert busy.measure_change(DemandMix.of({DemandClass(1_000, 1, 1000, FLAVORS): 8}, cpu_alone_milli=12_000)) == 100
+    assert DemandMix.of({one: 1}, cpu_alone_milli=1).measure_change(DemandMix.of({one: 1})) == 1000
 
 
 def test_class_when_minima_exclude_a_flavor_then_it_is_not_among_those_it_can_use() -> None:
@@ -236,7 +241,8 @@ def test_class_when_minima_exclude_a_flavor_then_it_is_not_among_those_it_can_us
 def test_mixes_when_tenants_ask_alike_then_they_count_together() -> None:
     world = World.of(node(1, gpus=1))
     counts = {request(count=1): 2, request(count=1, tenant=RIVAL, memory=9): 3, request(): 4}
-    assert find_mixes(world.snapshot, counts) == {POOL: DemandMix(((DemandClass(1_000, 1, 1000, ("a100",)), 5),))}
+    expected = DemandMix(((DemandClass(1_000, 1, 1000, ("a100",)), 5),), cpu_alone_milli=4_000)
+    assert find_mixes(world.snapshot, counts) == {POOL: expected}
 
 
 def test_table_when_a_flavor_comes_later_then_it_is_made_anew() -> None:

@@ -32,7 +32,7 @@ def test_setting_when_tuned_then_the_best_of_the_replays_is_taken(
     monkeypatch.setattr(tuning, "LEFT", (2,))
     assert files.simulate("--tune", "--seeds=1", "--processes=2") == 0
     report = json.loads(files.report.read_text(encoding="utf-8"))
-    assert len(report["tuning"]) == 4
+    assert len(report["tuning"]) == 5, "the four, and the default"
     assert report["setting"] in report["tuning"]
     assert files.find_faults() == []
     nodes = read_nodes(files.nodes)
@@ -51,8 +51,9 @@ def test_settings_when_they_come_to_the_same_prices_then_one_of_them_is_played(
     anywhere = [TraceJob("a", 1_000, 0, 1, 1000)] * 40
     insisting = [TraceJob("b", 1_000, 0, 1, 1000, frozenset({"T4"}))] * 40
     policy = POLICIES["default"]
-    assert tuning.tune(nodes, anywhere, policy, 1).settings == (settings[0], settings[2])
-    assert tuning.tune(nodes, insisting, policy, 1).settings == settings
+    assert tuning.tune(nodes, anywhere, policy, 1).settings == (policy.setting, settings[0], settings[2])
+    assert tuning.tune(nodes, insisting, policy, 1).settings == (policy.setting, *settings)
+    assert tuning.tune(nodes, anywhere, policy.tuned(settings[1]), 1).settings == (settings[1], settings[2])
 
 
 def test_tune_when_histories_disagree_then_the_best_mean_of_those_left_is_taken(
@@ -69,13 +70,12 @@ def test_tune_when_histories_disagree_then_the_best_mean_of_those_left_is_taken(
     monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
     monkeypatch.setattr(tuning, "LEFT", (2,))
     monkeypatch.setattr(tuning, "_play", play)
-    nodes = read_nodes(files.nodes)
-    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
+    nodes, policy = read_nodes(files.nodes), POLICIES["default"]
+    jobs = read_jobs(files.jobs, nodes)
+    tuned = tuning.tune(nodes, jobs, policy.tuned(settings[0]), 1)
     assert tuned.setting == settings[2], "the second was not left, and the first is worse over both"
     assert tuned.scores == {settings[0].name: 93.0, settings[1].name: 90.0, settings[2].name: 93.5}
-    settings[1] = POLICIES["default"].setting
-    monkeypatch.setattr(tuning, "SETTINGS", tuple(settings))
-    tuned = tuning.tune(nodes, read_jobs(files.jobs, nodes), POLICIES["default"], 1)
+    tuned = tuning.tune(nodes, jobs, policy.tuned(settings[1]), 1)
     assert tuned.scores[settings[1].name] == 94.5, "what the others are compared with is always played as often"
 
 
@@ -114,6 +114,19 @@ def test_prices_when_some_nodes_are_short_of_cpu_then_cores_cost_there_and_devic
     assert find_prices({LEAN: 10, RICH: 10, BARE: 10}, mix, Scarcity(core=2_000)) == expected
     assert find_prices({LEAN: 100, RICH: 101}, mix, Scarcity(core=2_000)) == expected, "one node more is no news"
     assert find_prices({LEAN: 10, RICH: 10}, mix, Scarcity()) == {}
+
+
+@pytest.mark.parametrize(("cpu_alone", "device"), [(0, 40_000), (150_000, 30_000), (250_000, 10_000), (300_000, 0)])
+def test_prices_when_tasks_without_devices_leave_little_cpu_then_devices_cost_less_beside_it(
+    cpu_alone: int, device: int
+) -> None:
+    # 100 tasks take all devices, with 1,700 of 2,000 cores; the tasks without devices that come with ten of them, more.
+    mix = DemandMix(((DemandClass(17_000, 1, 1_000, ("g2", "t4")), 10),), cpu_alone_milli=cpu_alone // 10)
+    expected = {LEAN: Price(core=2_000), RICH: Price(device=device)}
+    found = find_prices({LEAN: 10, RICH: 10}, mix, Scarcity(core=2_000))
+    assert found == {size: price for size, price in expected.items() if price != Price()}
+    bare = {LEAN: 10, RICH: 10, BARE: 10}
+    assert find_prices(bare, mix, Scarcity(core=2_000))[RICH] == Price(device=40_000), "there is room without devices"
 
 
 @pytest.mark.parametrize(("counts", "mix"), [({LEAN: 1, BARE: 5}, (ANYWHERE, 1)), ({BARE: 10}, (ANYWHERE, 1))])

@@ -3,7 +3,7 @@
 In: `pool`, `nodes` (views as JSON texts) and `requests` (pairs of an asked group as a JSON text, and how many came).
 Out: `scores`, best first, `gain_points`, `jobs`, `nodes`; or `error`. What matters to packing is replayed: CPU, memory
 and devices of the nodes that are all of one flavor, without divided ones, and of each request the flavors that could
-take it.
+take it. Tasks without devices come as well where no node without devices is there for them.
 """
 
 import json
@@ -43,8 +43,9 @@ def propose(given: Mapping[str, Any]) -> dict[str, Any]:
     counts: Counter[RequestClass] = Counter()
     for asked, tasks in given["requests"]:
         counts[request_class(TenantId(int=0), pool.pool_id, json.loads(asked))] += tasks
-    jobs = _trace_jobs(snapshot, counts, {node.model for node in nodes})
-    if not jobs:
+    with_alone = all(view.devices for view in views)
+    jobs = _trace_jobs(snapshot, counts, {node.model for node in nodes}, with_alone=with_alone)
+    if not any(job.devices for job in jobs):
         return {"error": "No task with devices that the pool's nodes could take has come to it lately."}
     policy = POLICIES["default"]
     tuned = tune(nodes, jobs, policy, processes=1)
@@ -67,17 +68,20 @@ def _trace_node(view: NodeView) -> TraceNode | None:
     return TraceNode(str(view.node_id), view.cpu_milli, view.memory_mib, len(flavors), flavors[0])
 
 
-def _trace_jobs(snapshot: Snapshot, counts: Mapping[RequestClass, int], flavors: set[str]) -> list[TraceJob]:
-    found = [(request, wanted, count) for request, count in counts.items() if (wanted := find_class(snapshot, request))]
-    most = max(sum(count for *_, count in found) / MOST_JOBS, 1)
-    jobs: list[TraceJob] = []
-    for number, (request, wanted, count) in enumerate(found):
-        models = flavors.intersection(wanted.flavors)
-        if models:
+def _trace_jobs(
+    snapshot: Snapshot, counts: Mapping[RequestClass, int], flavors: set[str], *, with_alone: bool
+) -> list[TraceJob]:
+    found: list[tuple[TraceJob, int]] = []
+    for number, (request, count) in enumerate(counts.items()):
+        wanted = find_class(snapshot, request)
+        models = flavors.intersection(() if wanted is None else wanted.flavors)
+        if wanted is not None and models:
             job = TraceJob(str(number), request.cpu_milli, request.memory_mib, wanted.count, wanted.milli)
-            job = job if models == flavors else _only_on(job, models)
-            jobs += [job] * max(round(count / most), 1)
-    return jobs
+            found.append((job if models == flavors else _only_on(job, models), count))
+        elif request.devices is None and with_alone:
+            found.append((TraceJob(str(number), request.cpu_milli, request.memory_mib, 0, 0), count))
+    most = max(sum(count for _, count in found) / MOST_JOBS, 1)
+    return [job for job, count in found for _ in range(max(round(count / most), 1))]
 
 
 def _only_on(job: TraceJob, models: set[str]) -> TraceJob:

@@ -52,27 +52,42 @@ class DemandClass:
 
 @dataclass(frozen=True, slots=True)
 class DemandMix:
-    """The usual classes of tasks with devices, each with its weight; empty = nothing is known of what will come."""
+    """The usual classes of tasks with devices, each with its weight; empty = nothing is known of what will come.
+
+    `cpu_alone_milli`: the CPU that tasks without devices ask for beside so many as the weights sum to.
+    """
 
     classes: tuple[tuple[DemandClass, int], ...] = ()
+    cpu_alone_milli: int = 0
 
     @classmethod
-    def of(cls, counts: Mapping[DemandClass, int]) -> "DemandMix":
+    def of(cls, counts: Mapping[DemandClass, int], cpu_alone_milli: int = 0) -> "DemandMix":
         """The most frequent classes, weighted by how often they came; the same counts always give the same mix."""
         ranked = sorted(((count, wanted) for wanted, count in counts.items() if count > 0), key=lambda each: each[1])
         ranked = sorted(ranked, key=lambda each: each[0], reverse=True)[:MAX_CLASSES]
         total = sum(count for count, _ in ranked)
         if total > MAX_WEIGHT:
             ranked = [(max(count * MAX_WEIGHT // total, 1), wanted) for count, wanted in ranked]
-        return cls(tuple((wanted, count) for count, wanted in ranked))
+            cpu_alone_milli = cpu_alone_milli * MAX_WEIGHT // total
+        return cls(tuple((wanted, count) for count, wanted in ranked), cpu_alone_milli)
 
     @property
     def weight(self) -> int:
         """The sum of the weights."""
         return sum(weight for _, weight in self.classes)
 
+    @property
+    def cpu_milli(self) -> int:
+        """The CPU that the classes ask for, as often as they weigh."""
+        return sum(wanted.cpu_milli * weight for wanted, weight in self.classes)
+
+    @property
+    def device_milli(self) -> int:
+        """The same of devices."""
+        return sum(wanted.count * wanted.milli * weight for wanted, weight in self.classes)
+
     def measure_change(self, other: "DemandMix") -> int:
-        """How much of what comes is of other classes, in thousandths; 1000 when one of them is empty."""
+        """How much of what comes is other, in thousandths, by classes or by CPU; 1000 when one of them is empty."""
         if not self.classes or not other.classes:
             return 0 if self == other else PERMILLE
         mine, theirs = dict(self.classes), dict(other.classes)
@@ -80,7 +95,13 @@ class DemandMix:
             abs(mine.get(one, 0) * other.weight - theirs.get(one, 0) * self.weight)
             for one in mine.keys() | theirs.keys()
         ]
-        return PERMILLE * sum(parts) // (2 * self.weight * other.weight)
+        cpu, former = (
+            (one.cpu_milli + one.cpu_alone_milli) * two.weight for one, two in ((self, other), (other, self))
+        )
+        return max(
+            PERMILLE * sum(parts) // (2 * self.weight * other.weight),
+            PERMILLE * abs(cpu - former) // max(cpu, former, 1),
+        )
 
 
 @dataclass(frozen=True, slots=True)

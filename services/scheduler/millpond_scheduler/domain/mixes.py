@@ -30,11 +30,14 @@ def find_mixes(snapshot: Snapshot, counts: Mapping[RequestClass, int]) -> dict[P
         # Neither whose it is nor its memory or labels say which devices it can use.
         alike[replace(request, tenant=_ANYBODY, memory_mib=0, labels=(), affinity=(), levels=frozenset())] += count
     found: dict[PoolId, Counter[DemandClass]] = {}
+    cpu_alone: Counter[PoolId] = Counter()
     for request, count in alike.items():
+        if request.devices is None:
+            cpu_alone[request.pool] += request.cpu_milli * count
         wanted = find_class(snapshot, request)
         if wanted is not None:
             found.setdefault(request.pool, Counter())[wanted] += count
-    return {pool: DemandMix.of(classes) for pool, classes in found.items()}
+    return {pool: DemandMix.of(classes, cpu_alone[pool]) for pool, classes in found.items()}
 
 
 def find_class(snapshot: Snapshot, request: RequestClass) -> DemandClass | None:

@@ -8,6 +8,7 @@ And what is left on nodes with much CPU is of use to tasks of much CPU alone as 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.fragmentation import QUANTUM_MILLI, DemandMix, Packing, Price
 from millpond_scheduler.domain.nodes import NodeSize
 from millpond_scheduler.domain.shadow import find_shadow_prices
@@ -24,8 +25,9 @@ class Scarcity:
     """What scarce things cost, in millionths of a device.
 
     `core`: each core on the sizes that have no more CPU beside a device than the pool has on the average; on the others
-    each device, as much as the cores beside it on the average. So a task goes to the one where it needs more CPU than
-    that, to the other where it needs less. `device`: a whole device of a flavor that is asked for twice as much as the
+    each device, as much as the cores beside it on the average. So a task goes to the ones where it needs more CPU than
+    that, to the others where it needs less. That is where CPU is left over: the devices cost in full where a tenth of
+    all is, nothing where none is. `device`: a whole device of a flavor that is asked for twice as much as the
     pool's devices are on the average, or more; in proportion below that, nothing at the average. `shadow_permille`: so
     much of the shadow prices (`shadow.py`) is added, in thousandths.
     """
@@ -73,6 +75,7 @@ def find_prices(counts: Mapping[NodeSize, int], mix: DemandMix, scarcity: Scarci
     # Where all are alike in this, no choice is left that a price could change.
     core = scarcity.core if any(size.devices and size not in lean for size in counts) else 0
     beside = cpu // (1000 * devices) if devices else 0
+    of_plenty = core * beside * _find_spare(counts, mix) // _PARTS
     excess = _find_excess(counts, mix)
     part = scarcity.shadow_permille
     shadow = find_shadow_prices(counts, mix) if part else {}
@@ -82,9 +85,23 @@ def find_prices(counts: Mapping[NodeSize, int], mix: DemandMix, scarcity: Scarci
         of_flavor = scarcity.device * excess.get(size.flavor, 0) // _PARTS
         prices[size] = Price(
             core=(core if size in lean else 0) + found.core * part // 1000,
-            device=(0 if size in lean else core * beside) + of_flavor + found.device * part // 1000,
+            device=(0 if size in lean else of_plenty) + of_flavor + found.device * part // 1000,
         )
     return {size: price for size, price in prices.items() if price != Price()}
+
+
+def _find_spare(counts: Mapping[NodeSize, int], mix: DemandMix) -> int:
+    """How much CPU is left over when all devices are taken, in twentieths of a tenth of it, at most a tenth.
+
+    Tasks without devices take that of nodes without devices first.
+    """
+    cpu = sum(size.cpu_milli * count for size, count in counts.items() if size.devices)
+    bare = sum(size.cpu_milli * count for size, count in counts.items() if not size.devices)
+    milli = WHOLE_DEVICE_MILLI * sum(size.devices * count for size, count in counts.items())
+    # All of it as often as the classes ask for all devices.
+    have, alone = cpu * mix.device_milli, max(mix.cpu_alone_milli * milli - bare * mix.device_milli, 0)
+    left = have - mix.cpu_milli * milli - alone
+    return min(max(10 * _PARTS * left // max(have, 1), 0), _PARTS)
 
 
 def _find_excess(counts: Mapping[NodeSize, int], mix: DemandMix) -> dict[str | None, int]:

@@ -25,7 +25,7 @@ SETTINGS = (
     *(
         Setting(quantum, Scarcity(core, device))
         for quantum in (QUANTUM_MILLI, 125)
-        for core in (0, 1_500, 3_000, 6_000)
+        for core in (0, 3_000, 6_000)
         for device in (0, 200_000)
     ),
     *(Setting(QUANTUM_MILLI, Scarcity(device=200_000, shadow_permille=part)) for part in (50, 300, 1_000)),
@@ -52,7 +52,7 @@ class Tuned:
 
 def tune(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob], policy: SimulatedPolicy, processes: int) -> Tuned:
     """Choose the setting of a policy for these nodes and jobs; the same lists give the same choice."""
-    settings = _list_different(nodes, jobs)
+    settings = _list_different(nodes, jobs, policy.setting)
     left, scores = settings, dict[Setting, list[float]]()
     for number, most in enumerate((len(settings), *LEFT), start=1):
         means = _average(scores)
@@ -66,12 +66,12 @@ def tune(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob], policy: Simulated
     return Tuned(best, {setting.name: round(score, 4) for setting, score in means.items()}, settings)
 
 
-def _list_different(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob]) -> tuple[Setting, ...]:
-    """The settings that differ for these nodes and jobs; of those that come to the same prices the first."""
+def _list_different(nodes: Sequence[TraceNode], jobs: Sequence[TraceJob], own: Setting) -> tuple[Setting, ...]:
+    """The policy's own setting and those that differ for these nodes and jobs; of equal prices the first."""
     snapshot = build_pool(nodes).snapshot
     mix = find_mix(snapshot, Counter(request_of(job) for job in jobs if job.devices))
     found: dict[tuple[object, ...], Setting] = {}
-    for setting in SETTINGS:
+    for setting in (own, *SETTINGS):
         packing = find_packing(snapshot, mix, setting)
         found.setdefault((packing.quantum_milli, *sorted(packing.prices.items(), key=str)), setting)
     return tuple(found.values())

@@ -293,8 +293,8 @@ async def list_specs(unit: UnitOfWork, jobs: Sequence[UUID]) -> list[asyncpg.Rec
 async def count_recent_requests(
     unit: UnitOfWork, jobs: int, limit: int, pool: PoolId | None = None
 ) -> list[asyncpg.Record]:
-    """What the tasks with devices of the newest jobs (None = of all pools) asked for, most frequent first: `pool_id`,
-    `asked` (a group as a JSON text, without what is not asked of a node) and `tasks`."""
+    """What the tasks of the newest jobs (None = of all pools) asked for, those with devices first, most frequent first:
+    `pool_id`, `asked` (a group as a JSON text, without what is not asked of a node) and `tasks`."""
     return await unit.fetch(
         "SELECT pool_id, asked::text AS asked, sum(tasks)::bigint AS tasks FROM ("
         "  SELECT pool_id, (g->>'count')::bigint AS tasks, jsonb_build_object("
@@ -302,8 +302,9 @@ async def count_recent_requests(
         "   'image', g->'run'->'image',"
         "   'simulated', coalesce(jsonb_typeof(g->'run'->'simulate') = 'object', false)) AS asked"
         "  FROM (SELECT pool_id, spec FROM job WHERE $3::uuid IS NULL OR pool_id = $3 ORDER BY id DESC LIMIT $1) AS j,"
-        "   jsonb_array_elements(spec->'groups') AS g WHERE g->'resources'->'devices'->0 IS NOT NULL) AS listed"
-        " GROUP BY pool_id, asked ORDER BY tasks DESC, pool_id, asked LIMIT $2",
+        "   jsonb_array_elements(spec->'groups') AS g) AS listed"
+        " GROUP BY pool_id, asked"
+        " ORDER BY asked->'resources'->'devices'->0 IS NULL, tasks DESC, pool_id, asked LIMIT $2",
         jobs,
         limit,
         pool,
