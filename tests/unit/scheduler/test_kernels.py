@@ -227,11 +227,11 @@ def test_filter_when_kernels_do_not_know_it_then_it_takes_its_place_among_the_ot
     for fresh, _ in pool.pairs:
         fresh.refresh()
         codes, scores = np.zeros(len(rows), dtype=np.uint8), np.zeros(len(rows), dtype=np.int64)
-        without, taken = codes.copy(), scores.copy()
+        without = codes.copy()
         blocks = tuple(np.full(1, -1) for _ in range(3))
         for listed, found in ((known, without), (numbers, codes)):
             scorer = Scorer(pool.snapshot, fresh.fits, PLAIN, listed)
-            scorer.kept = (found, scores, taken, *blocks)
+            scorer.kept = (found, scores, *blocks)
             scorer.prepare()
             scorer.refresh(-1)
         described = np.isin(without, [CODES[reason] for reason, _ in (*policy.OPEN_FILTERS, *policy.SHAPE_FILTERS)])

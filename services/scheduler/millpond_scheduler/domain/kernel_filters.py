@@ -9,6 +9,7 @@ from millpond_scheduler.domain.kernel_layout import (
     CPU,
     CPU_FREE,
     D_HOLDER,
+    DEVICE_COLUMNS,
     DEVICE_MEMORY,
     FITTING,
     FLAVOR,
@@ -68,7 +69,7 @@ _NODE_COLUMNS = tuple(
     )
 )
 _FLAGS = tuple(NODE_BOOL_NAMES.index(name) for name in ("ready", "cordoned", "unisolated"))
-_DEVICE_COLUMNS = tuple(
+DEVICE_ORDER = tuple(
     DEVICE_INT_NAMES.index(name)
     for name in (
         "device_flavor",
@@ -96,7 +97,7 @@ def find_failure(
     for place in range(len(filters)):
         number = filters[place, 0]
         if number >= SUM and not has_devices:
-            copy_devices(row, columns, hardware, node[SHAPE], here)
+            copy_devices(row, columns, hardware, node[SHAPE], ask, here)
             mark_devices(here, ask)
             has_devices = True
         if number == FITTING:
@@ -121,12 +122,12 @@ def copy_node(row: int, columns: Columns, hardware: Hardware, node: IntArray) ->
     node[N_LABELS] = len(labels) == 0 or labels[node[LABEL_SET]]
 
 
-def copy_devices(row: int, columns: Columns, hardware: Hardware, shape: int, here: IntArray) -> None:
-    """Copies the numbers of a row's devices, and how many of its flavor are idle beside each."""
+def copy_devices(row: int, columns: Columns, hardware: Hardware, shape: int, ask: IntArray, here: IntArray) -> None:
+    """Copies the numbers of a row's devices that the request needs, and how many of its flavor are idle beside each."""
     devices, width = columns[2], here.shape[1]
-    for place, column in enumerate(_DEVICE_COLUMNS):
+    for place in range(ask[DEVICE_COLUMNS]):
         for slot in range(width):
-            here[place, slot] = devices[row, column, slot]
+            here[place, slot] = devices[row, DEVICE_ORDER[place], slot]
     for slot in range(width):
         here[IS_USABLE, slot] = columns[3][row, 0, slot]
         here[IS_FITTING, slot] = hardware[2][shape, slot]
@@ -156,9 +157,10 @@ def mark_devices(here: IntArray, ask: IntArray) -> None:
                 memory = here[MEMORY_TOTAL, slot] * ask[MILLI] // WHOLE_DEVICE_MILLI
             is_roomy = here[FREE_MILLI, slot] >= share_at(here, slot, ask) and here[FREE_MEMORY, slot] >= memory
             is_roomy = is_roomy and here[SLOTS, slot] == 0
-        is_mine = here[D_HOLDER, slot] == ABSENT or here[D_HOLDER, slot] == ask[TENANT]
         here[IS_ROOMY, slot] = is_roomy
-        here[IS_ADMISSIBLE, slot] = is_roomy and (is_whole or ask[SHARES_DEVICES] != 0 or is_mine)
+        is_shared = is_whole or ask[SHARES_DEVICES] != 0  # also those of others
+        holder = ABSENT if is_shared else here[D_HOLDER, slot]
+        here[IS_ADMISSIBLE, slot] = is_roomy and (holder == ABSENT or holder == ask[TENANT])
 
 
 def share_at(here: IntArray, slot: int, ask: IntArray) -> int:

@@ -37,8 +37,9 @@ MAX_WIDTH = 62
     MOST,  # the table's largest count, weight and quantum
     WEIGHT,
     QUANTUM,
+    DEVICE_COLUMNS,  # so many of them it looks at, the first ones
     ASK_WIDTH,
-) = range(17)
+) = range(18)
 
 # A node; the first nine are columns
 (
@@ -60,7 +61,8 @@ MAX_WIDTH = 62
     NODE_WIDTH,
 ) = range(16)
 
-# Its devices; the first six are columns
+# Its devices; the first six are columns, of which most requests need two
+DEVICE_COLUMNS_OF_ALL, DEVICE_COLUMNS_OF_SLICES = 2, 6
 (
     FLAVOR,
     FREE_MILLI,

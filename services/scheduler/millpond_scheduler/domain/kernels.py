@@ -9,11 +9,12 @@ of all rows the one that goes first is kept up by `blocks`.
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.blocks import find_first, note_rows
 from millpond_scheduler.domain.columns import NODE_INT_NAMES, CodeArray, IntArray
-from millpond_scheduler.domain.kernel_filters import find_failure, share_at
+from millpond_scheduler.domain.kernel_filters import DEVICE_ORDER, find_failure, share_at
 from millpond_scheduler.domain.kernel_layout import (
     COUNT,
     CPU,
     CPU_FREE,
+    DEVICE_COLUMNS,
     HAS_TABLE,
     IDLE,
     MILLI,
@@ -31,6 +32,7 @@ _STAMP = NODE_INT_NAMES.index("stamp")
 def refresh(
     rows: IntArray,
     tick: int,
+    wanted: int,
     others: CodeArray,
     order: IntArray,
     columns: Columns,
@@ -43,37 +45,43 @@ def refresh(
     here: IntArray,
     codes: CodeArray,
     scores: IntArray,
-    taken: IntArray,
     minima: IntArray,
     firsts: IntArray,
     ages: IntArray,
-) -> int:
-    """Judges and scores the rows that changed; the row that then goes first of all, -1 = all are blocked.
+) -> tuple[int, int]:
+    """Judges and scores the rows that changed; the row that then goes first of all, and the devices taken there.
+
+    The row is -1 when all are blocked; the devices are told as bits.
 
     Args:
         rows: one per change, in order; each is looked at where it stands last.
         tick: of the first of the changes, each is one later than the one before; -1 = no row stands there twice.
+        wanted: the devices are asked of this row, which passes; -1 = of the first.
         others: (rows,) the codes of the filters of which NumPy was asked, 0 = none fails; empty = none was asked.
         order: (codes,) the places of the filters in order.
         filters: (filters, 2) numbers with the codes of their reasons, in order.
         ranks: (ranks, 2) numbers with their widths in bits, in order.
         node, here: (NODE_WIDTH,) and (HERE_WIDTH, width) room for one row at a time.
         codes, scores: (capacity,) written: the first filter that each row fails, and its rank.
-        taken: (capacity,) written: the devices that the task would take, as bits.
         minima, firsts, ages: (blocks,) written: see `note_rows`.
     """
-    here[IDLE, 0] = fetch_rows(rows, columns, codes, scores, taken)
+    here[IDLE, 0] = fetch_rows(rows, columns, ask, codes, scores)
     for place, row in enumerate(rows):
         if tick >= 0 and columns[0][row, _STAMP] != tick + place:
             continue
         code = find_failure(row, columns, hardware, ask, filters, node, here)
         if len(others) and order[others[place]] < order[code]:
             code = others[place]
-        codes[row], scores[row], taken[row] = code, BLOCKED, 0
+        codes[row], scores[row] = code, BLOCKED
         if code == 0:
-            scores[row], taken[row] = score_row(hardware[5], table, ask, ranks, node, here)
+            scores[row] = score_row(hardware[5], table, ask, ranks, node, here)[0]
     note_rows(rows, columns[0], scores, minima, firsts, ages)
-    return find_first(columns[0], minima, firsts, ages)
+    first, bits = find_first(columns[0], minima, firsts, ages), 0
+    chosen = first if wanted < 0 else wanted
+    if chosen >= 0:
+        find_failure(chosen, columns, hardware, ask, filters, node, here)
+        bits = score_row(hardware[5], table, ask, ranks, node, here)[1]
+    return first, bits
 
 
 def score_row(
@@ -99,14 +107,13 @@ def score_row(
     return total, bits
 
 
-def fetch_rows(rows: IntArray, columns: Columns, codes: CodeArray, scores: IntArray, taken: IntArray) -> int:
+def fetch_rows(rows: IntArray, columns: Columns, ask: IntArray, codes: CodeArray, scores: IntArray) -> int:
     """Reads a little of all that will be read, which is far away in memory: the reads wait together, not in turn."""
     read, devices = 0, columns[2]
     for row in rows:
-        read |= columns[0][row, 0] | columns[1][row, 0] | columns[3][row, 0, 0]
-        read |= codes[row] | scores[row] | taken[row]
-        for column in range(devices.shape[1]):
-            read |= devices[row, column, 0]
+        read |= columns[0][row, 0] | columns[1][row, 0] | columns[3][row, 0, 0] | codes[row] | scores[row]
+        for place in range(ask[DEVICE_COLUMNS]):
+            read |= devices[row, DEVICE_ORDER[place], 0]
     return int(read)
 
 

@@ -36,10 +36,9 @@ class Ranking:
         self._scorer = None if kernel is None else Scorer(snapshot, self.fits, kernel)
         self._codes: CodeArray = np.zeros(0, dtype=np.uint8)
         self._scores: IntArray = np.zeros(0, dtype=np.int64)
-        self._taken: IntArray = np.zeros(0, dtype=np.int64)
         self._minima: IntArray = np.zeros(0, dtype=np.int64)
         self._by_kernel = False
-        self._first = -1
+        self._first, self._taken = -1, 0
         self._flavors: tuple[str, ...] = ()
         self._layout = -1
 
@@ -68,7 +67,7 @@ class Ranking:
         if self._layout != snapshot.layout:
             self._take_layout()
         if self._scorer is not None and self._by_kernel:
-            self._first = self._scorer.refresh(self.seen)
+            self._first, self._taken = self._scorer.refresh(self.seen)
         else:
             self._refresh_by_numpy()
         self.seen = snapshot.tick
@@ -91,9 +90,8 @@ class Ranking:
         self._scores = np.full(capacity, policy.BLOCKED)
         self._minima = np.full(capacity // BLOCK_ROWS, policy.BLOCKED)
         if self._scorer is not None and by_kernel:
-            self._taken = np.zeros(capacity, dtype=np.int64)
             firsts, ages = np.full(len(self._minima), -1), np.zeros(len(self._minima), dtype=np.int64)
-            self._scorer.kept = (self._codes, self._scores, self._taken, self._minima, firsts, ages)
+            self._scorer.kept = (self._codes, self._scores, self._minima, firsts, ages)
 
     def _refresh_by_numpy(self) -> None:
         rows = self._snapshot.list_touched(self.seen)
@@ -122,8 +120,8 @@ class Ranking:
         return policy.lowest(self._snapshot, rows[scores[rows] == best])
 
     def list_slots(self, row: int) -> list[int]:
-        """The device slots that the task takes on a row."""
-        if not self._by_kernel or self._codes[row]:
+        """The device slots that the task takes on a row, as of the last refresh."""
+        if self._scorer is None or not self._by_kernel or self._codes[row]:
             return policy.pick_slots(RowView(self._snapshot, self.fits, np.array([row])))
-        bits = int(self._taken[row])
+        bits = self._taken if row == self._first else self._scorer.pick(row)
         return [slot for slot in range(bits.bit_length()) if bits >> slot & 1]

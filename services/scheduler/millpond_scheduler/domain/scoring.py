@@ -61,7 +61,7 @@ def _always(_: RequestClass) -> bool:
     return True
 
 
-Kernel: TypeAlias = Callable[..., int]
+Kernel: TypeAlias = Callable[..., tuple[int, int]]
 """The function `kernels.refresh`, compiled or as it is."""
 
 
@@ -103,6 +103,7 @@ class Numbers:
 
 
 NUMBERS = Numbers(policy.OPEN_FILTERS, policy.FREE_FILTERS)
+_NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 _NO_CODES: CodeArray = np.zeros(0, dtype=np.uint8)
 
 
@@ -144,13 +145,20 @@ class Scorer:
         if len(self._made_of) != len(made_of) or any(a is not b for a, b in zip(self._made_of, made_of, strict=True)):
             self._made_of, self._arguments = made_of, self._list_arguments(table)
 
-    def refresh(self, since: int) -> int:
-        """Judges and scores the rows that changed after a tick; the row that then goes first, -1 = none."""
+    def refresh(self, since: int) -> tuple[int, int]:
+        """Judges and scores the rows that changed after a tick; the row that then goes first, and its devices as bits.
+
+        The row is -1 when none may take the task.
+        """
         rows, tick, others = self._snapshot.list_changes(since), since + 1, _NO_CODES
         if rows is None or self._others:
             rows, tick = self._snapshot.list_touched(since), -1
             others = self._ask_others(rows)
-        return self._kernel(rows, tick, others, *self._arguments, *self.kept)
+        return self._kernel(rows, tick, -1, others, *self._arguments, *self.kept)
+
+    def pick(self, row: int) -> int:
+        """The devices that the task takes on a row that may take it, as bits."""
+        return self._kernel(_NO_ROWS, -1, row, _NO_CODES, *self._arguments, *self.kept)[1]
 
     def _ask_others(self, rows: IntArray) -> CodeArray:
         """The first of the filters that the kernel does not know that each row fails; empty where all apply to none."""
@@ -194,6 +202,10 @@ class Scorer:
             ask[kernel_layout.COUNT] = demand.count
             ask[kernel_layout.MILLI] = -1 if demand.milli is None else demand.milli
             ask[kernel_layout.DEVICE_MEMORY] = -1 if demand.memory_mib is None else demand.memory_mib
+        is_slice = demand is not None and not demand.is_whole
+        ask[kernel_layout.DEVICE_COLUMNS] = (
+            kernel_layout.DEVICE_COLUMNS_OF_SLICES if is_slice else kernel_layout.DEVICE_COLUMNS_OF_ALL
+        )
         ask[kernel_layout.IS_OPEN] = rules.dedicated_to in (None, request.tenant)
         ask[kernel_layout.HAS_LABELS], ask[kernel_layout.HAS_STEPS] = bool(request.labels), self._fits.has_steps
         ask[kernel_layout.SHARES_DEVICES] = rules.device_sharing is DeviceSharing.ANY
