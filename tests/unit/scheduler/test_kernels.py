@@ -131,7 +131,7 @@ class Pool:
         self.tasks += 1
         picks, owner = candidates.pick_devices(row), self.snapshot.record_at(row).id
         if self.chance.random() < 0.1:
-            picks = tuple(replace(pick, milli=125, profile="1g", slots=1) for pick in picks[:1])
+            picks = tuple(pick._replace(milli=125, profile="1g", slots=1) for pick in picks[:1])
         holding = Holding(TaskId(int=self.tasks), owner, wanted.tenant, wanted.cpu_milli, wanted.memory_mib, picks)
         self.snapshot.apply_allocation(holding)
 

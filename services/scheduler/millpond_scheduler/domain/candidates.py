@@ -103,7 +103,7 @@ class Candidates:
         devices = self._snapshot.record_at(row).devices
         picks = []
         for slot in self._ranking.list_slots(row):
-            total = int(self._snapshot.columns.device_memory_total[row, slot])
+            total = devices[slot].profile.memory_mib or 0
             if demand.is_whole:
                 milli, memory = WHOLE_DEVICE_MILLI, total
             elif demand.milli is None:

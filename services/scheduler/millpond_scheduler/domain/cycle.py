@@ -94,7 +94,7 @@ def plan_batch(
     for unit in turns.take(queue if isinstance(queue, Queues) else Queues(queue)):
         if batch.placements and len(batch.placements) + len(unit) > max_tasks:
             break
-        if unit[0].id in set_aside:
+        if set_aside and unit[0].id in set_aside:
             continue
         if [task for task in unit if snapshot.find_holding(task.id) is not None]:
             continue  # read from the queue before its placement was committed: never twice at a time

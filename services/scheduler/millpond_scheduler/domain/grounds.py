@@ -64,6 +64,8 @@ def list_grounds(
         by_empty: whether a domain counts as roomy that would have room if nothing ran; then the emptiest comes first.
     """
     rules = [run[0].rules for run in runs]
+    if not any(rules):
+        return (ANYWHERE,)
     required = next((each.pack for each in rules if each and each.pack), None)
     preferred = next((each.prefers_pack for each in rules if each and each.prefers_pack), None)
     if required is None and preferred is None:

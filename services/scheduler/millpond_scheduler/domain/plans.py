@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from millpond_contracts.ids import DeviceId, NodeId, TaskId, TenantId, VirtualPoolId
 from millpond_contracts.resources import TopologyLevel
@@ -10,8 +11,7 @@ from millpond_scheduler.domain.requests import Kin, RequestClass
 from millpond_scheduler.domain.verdicts import Reason
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePick:
+class DevicePick(NamedTuple):
     """So much of one device; a hardware partition is `profile` and the mask of its memory slices."""
 
     device: DeviceId
@@ -38,11 +38,10 @@ class Holding:
 
     @property
     def device_milli(self) -> int:
-        return sum(pick.milli for pick in self.devices)
+        return sum([pick.milli for pick in self.devices])
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """A task's place, and what the commit must find unchanged: the node's incarnation."""
 
     holding: Holding

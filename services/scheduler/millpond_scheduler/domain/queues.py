@@ -7,7 +7,7 @@ came is sorted in when the queue is next read.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.ids import ProjectId, TaskId, VirtualPoolId
@@ -19,6 +19,8 @@ Unit: TypeAlias = tuple[QueuedTask, ...]
 Key: TypeAlias = tuple[int, int, int]
 # The place, then a number that no two entries share.
 _Entry: TypeAlias = tuple[int, int, int, int, QueuedTask]
+
+_SERIAL: Final = 3
 
 # Behind everything that says how long it takes at most.
 _UNBOUNDED = 1 << 62
@@ -84,7 +86,7 @@ class Queues:
 
 
 class _Queue:
-    """The waiting tasks of one virtual pool. An entry is alive as long as it is its task's newest."""
+    """The waiting tasks of one virtual pool. An entry is alive until its task leaves, or is entered anew."""
 
     def __init__(self) -> None:
         self._entries: dict[TaskId, _Entry] = {}
@@ -92,7 +94,7 @@ class _Queue:
         self._policy = QueuePolicy.PRIORITY
         self._lines: dict[ProjectId | None, list[_Entry]] = {}
         self._fresh: list[_Entry] = []
-        self._dead = 0
+        self._dead: set[int] = set()
         self._serial = count()
 
     def add(self, task: QueuedTask) -> None:
@@ -101,8 +103,7 @@ class _Queue:
             self._gangs[task.gang][task.id] = task
 
     def remove(self, task: QueuedTask) -> None:
-        del self._entries[task.id]
-        self._dead += 1
+        self._dead.add(self._entries.pop(task.id)[_SERIAL])
         if task.gang is not None:
             members = self._gangs[task.gang]
             del members[task.id]
@@ -125,7 +126,7 @@ class _Queue:
         self._fresh.append(entry)
 
     def _is_alive(self, entry: _Entry) -> bool:
-        return self._entries.get(entry[-1].id) is entry
+        return entry[_SERIAL] not in self._dead
 
     def _read(self, line: list[_Entry]) -> Iterator[Unit]:
         begun: set[Gang] = set()
@@ -141,18 +142,19 @@ class _Queue:
 
     def _sort(self, policy: QueuePolicy) -> None:
         if policy is not self._policy:
-            self._policy, self._lines, self._fresh, self._dead = policy, {}, [], 0
+            self._policy, self._lines, self._fresh = policy, {}, []
+            self._dead.clear()
             for *_, task in list(self._entries.values()):
                 self._enter(task)
-        if self._dead > max(_FEW, len(self._entries) // 8):
-            self._lines = {project: list(filter(self._is_alive, line)) for project, line in self._lines.items()}
-            self._dead = 0
         grown = set()
         for entry in filter(self._is_alive, self._fresh):
             project = entry[-1].project if policy is QueuePolicy.FAIR_SHARE else None
             self._lines.setdefault(project, []).append(entry)
             grown.add(project)
         self._fresh = []
+        if len(self._dead) > max(_FEW, len(self._entries) // 8):
+            self._lines = {project: list(filter(self._is_alive, line)) for project, line in self._lines.items()}
+            self._dead.clear()
         for project in grown:
             self._lines[project].sort()
 

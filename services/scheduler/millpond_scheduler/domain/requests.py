@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from millpond_contracts.bodies.groups import TaskKind
 from millpond_contracts.ecosystem import EcosystemRequirement
@@ -132,8 +133,7 @@ class RequestClass:
         return self._hash
 
 
-@dataclass(frozen=True, slots=True)
-class Kin:
+class Kin(NamedTuple):
     """Whose task it is, for rules on which tasks stand together or apart: job, group, and the job's labels."""
 
     job: JobId

@@ -18,7 +18,7 @@ from millpond_scheduler.domain.fragmentation import Packing, PackingTable
 from millpond_scheduler.domain.neighbours import Neighbours
 from millpond_scheduler.domain.nodes import NodeRecord, NodeShape, NodeSize, PoolRules
 from millpond_scheduler.domain.plans import DevicePick, Holding
-from millpond_scheduler.domain.sums import PoolSums
+from millpond_scheduler.domain.sums import Amounts, PoolSums
 from millpond_scheduler.domain.topology import Places
 
 _HALF, _SIGN = (1 << 64) - 1, 1 << 63  # an id is two int64 in order; a UUIDv7 begins with its instant
@@ -140,7 +140,7 @@ class Snapshot:
     def find_flavor(self, device: DeviceId) -> str | None:
         """The flavor of a device, None when it is not here."""
         place = self._slot_of.get(device)
-        return None if place is None else self.flavors.values[self.columns.device_flavor[place]]
+        return None if place is None else self.record_at(place[0]).devices[place[1]].profile.flavor
 
     def find_slot(self, device: DeviceId) -> int | None:
         """The place of a device on its node, None when it is not here."""
@@ -189,6 +189,7 @@ class Snapshot:
         if self._holdings.get(holding.task) == holding:
             return
         self.release_allocation(holding.task)
+        self._holdings[holding.task] = holding
         self._hold(holding)
 
     def apply_allocations(self, holdings: Iterable[Holding]) -> None:
@@ -217,8 +218,7 @@ class Snapshot:
         self._tasks_of[holding.node].discard(task)
         row = self._row_of.get(holding.node)
         if row is not None:
-            self._charge(row, holding, -1)
-            self.sums.count_held(row, holding.cpu_milli, holding.memory_mib, holding.devices, -1, self._slot_of)
+            self._charge(row, holding, -1, self.sums.free_of(row))
             self._touch(row)
         return holding
 
@@ -240,7 +240,7 @@ class Snapshot:
         Raises:
             ValueError: the task holds something already.
         """
-        if holding.task in self._holdings:
+        if self._holdings.setdefault(holding.task, holding) is not holding:
             raise ValueError(f"{holding.task} is placed already")
         self._hold(holding)
         self._placed.append(holding)
@@ -312,52 +312,57 @@ class Snapshot:
         self._node_tenants.pop(row, None)
 
     def _hold(self, holding: Holding) -> None:
-        self._holdings[holding.task] = holding
         self.neighbours.note(holding, 1)
         self._tasks_of[holding.node].add(holding.task)
         row = self._row_of.get(holding.node)
         if row is not None:
-            self._charge(row, holding, 1)
-            self.sums.count_held(row, holding.cpu_milli, holding.memory_mib, holding.devices, 1, self._slot_of)
+            self._charge(row, holding, 1, self.sums.free_of(row))
             self._touch(row)
 
-    def _charge(self, row: int, holding: Holding, sign: int) -> None:
+    def _charge(self, row: int, holding: Holding, sign: int, free: Amounts | None = None) -> None:
+        """Charges a holding to a row, and to the sum of what is free where it is counted there."""
         columns = self.columns
         tenant = self.tenants.index(holding.tenant)
         columns.cpu_free[row] -= sign * holding.cpu_milli
         columns.memory_free[row] -= sign * holding.memory_mib
         columns.holder[row] = _count_tenant(self._node_tenants[row], tenant, sign)
+        if free is not None:
+            free.cpu_milli -= sign * holding.cpu_milli
+            free.memory_mib -= sign * holding.memory_mib
         for pick in holding.devices:
-            self._charge_device(row, pick, tenant, sign)
+            self._charge_device(row, pick, tenant, sign, free)
 
     def _charge_all(self, row: int, holdings: list[Holding]) -> None:
         """Charge what came to a row, and count it."""
-        columns, tenants = self.columns, self._node_tenants[row]
-        picks: list[DevicePick] = []
+        columns, tenants, free = self.columns, self._node_tenants[row], self.sums.free_of(row)
         cpu_milli = memory_mib = 0
         for holding in holdings:
             tenant = self.tenants.index(holding.tenant)
             tenants[tenant] = tenants.get(tenant, 0) + 1
             cpu_milli += holding.cpu_milli
             memory_mib += holding.memory_mib
-            picks += holding.devices
             for pick in holding.devices:
-                self._charge_device(row, pick, tenant, 1)
+                self._charge_device(row, pick, tenant, 1, free)
         columns.cpu_free[row] -= cpu_milli
         columns.memory_free[row] -= memory_mib
         columns.holder[row] = _holder_of(tenants)
-        self.sums.count_held(row, cpu_milli, memory_mib, picks, 1, self._slot_of)
+        if free is not None:
+            free.cpu_milli -= cpu_milli
+            free.memory_mib -= memory_mib
 
-    def _charge_device(self, row: int, pick: DevicePick, tenant: int, sign: int) -> None:
+    def _charge_device(self, row: int, pick: DevicePick, tenant: int, sign: int, free: Amounts | None) -> None:
         place = self._slot_of.get(pick.device)
         if place is None or place[0] != row:
             return  # the device left the node; the holding keeps naming it until its release
         columns = self.columns
         columns.device_milli_free[place] -= sign * pick.milli
         columns.device_memory_free[place] -= sign * pick.memory_mib
-        columns.device_slots[place] += sign * pick.slots  # masks of live partitions never overlap: the guard sees to it
+        if pick.slots:
+            columns.device_slots[place] += sign * pick.slots  # masks of partitions never overlap: the guard sees to it
         if columns.device_usable[place]:
             columns.usable_milli_free[row] -= sign * pick.milli
+            if free is not None:
+                free.device_milli[int(columns.device_flavor[place])] -= sign * pick.milli
         columns.device_holder[place] = _count_tenant(self._device_tenants[place], tenant, sign)
 
     def list_changes(self, since: int) -> IntArray | None:

@@ -1,15 +1,12 @@
 """What each pool has in all, and of it what is free on the nodes that take new work: kept up as rows change."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from millpond_contracts.ids import DeviceId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_scheduler.domain.columns import ABSENT, NodeColumns
-from millpond_scheduler.domain.plans import DevicePick
 
 
 @dataclass(slots=True)
@@ -46,37 +43,15 @@ class PoolSums:
         for flavor in flavors:
             if flavor != ABSENT:
                 total.device_milli[flavor] += sign * WHOLE_DEVICE_MILLI
-        if not self._is_open(row):
+        free = self.free_of(row)
+        if free is None:
             return
-        free = self.free[pool]
         free.cpu_milli += sign * int(columns.cpu_free[row])
         free.memory_mib += sign * int(columns.memory_free[row])
         for slot in np.flatnonzero(columns.device_usable[row]).tolist():
             free.device_milli[flavors[slot]] += sign * int(columns.device_milli_free[row, slot])
 
-    def count_held(
-        self,
-        row: int,
-        cpu_milli: int,
-        memory_mib: int,
-        picks: Iterable[DevicePick],
-        sign: int,
-        slots: Mapping[DeviceId, tuple[int, int]],
-    ) -> None:
-        """Count what is held more, or less, on a row.
-
-        Args:
-            slots: where each device is, by row and slot.
-        """
-        if not self._is_open(row):
-            return
-        columns, free = self._columns, self.free[int(self._columns.pool[row])]
-        free.cpu_milli -= sign * cpu_milli
-        free.memory_mib -= sign * memory_mib
-        for pick in picks:
-            place = slots.get(pick.device)
-            if place is not None and place[0] == row and columns.device_usable[place]:
-                free.device_milli[int(columns.device_flavor[place])] -= sign * pick.milli
-
-    def _is_open(self, row: int) -> bool:
-        return bool(self._columns.ready[row]) and not self._columns.cordoned[row]
+    def free_of(self, row: int) -> Amounts | None:
+        """Where what is free on a row is counted; None where it is not."""
+        is_open = self._columns.ready[row] and not self._columns.cordoned[row]
+        return self.free[int(self._columns.pool[row])] if is_open else None
