@@ -44,6 +44,7 @@ _DEVICE_INTS = {
     "device_slots": 0,
 }
 _DEVICE_BOOLS = ("device_usable",)
+_WORD = 8  # bytes
 
 # A column's place in its block
 NODE_INT_NAMES, NODE_BOOL_NAMES = tuple(_NODE_INTS), _NODE_BOOLS
@@ -94,12 +95,7 @@ class NodeColumns:
         self.rows = 0
         self.capacity = capacity
         self.width = width
-        self.blocks = (
-            np.zeros((capacity, len(_NODE_INTS)), dtype=np.int64),
-            np.zeros((capacity, len(_NODE_BOOLS)), dtype=np.bool_),
-            np.zeros((capacity, len(_DEVICE_INTS), width), dtype=np.int64),
-            np.zeros((capacity, len(_DEVICE_BOOLS), width), dtype=np.bool_),
-        )
+        self.blocks = _make_blocks(capacity, width)
         self.blocks[0][:] = np.array(list(_NODE_INTS.values()))
         self.blocks[2][:] = np.array(list(_DEVICE_INTS.values()))[:, np.newaxis]
         self._name_columns()
@@ -135,6 +131,20 @@ class NodeColumns:
 
 
 Value = TypeVar("Value", bound=Hashable)
+
+
+def _make_blocks(capacity: int, width: int) -> tuple[IntArray, BoolArray, IntArray, BoolArray]:
+    """Views of one piece of memory in which all numbers of a row stand side by side, what is asked most first."""
+    parts = (len(_NODE_INTS), 1 + (len(_DEVICE_BOOLS) * width + _WORD - 1) // _WORD, len(_DEVICE_INTS) * width)
+    whole: IntArray = np.zeros((capacity, sum(parts)), dtype=np.int64)
+    nodes, flags, devices = np.split(whole, np.cumsum(parts)[:-1], axis=1)
+    bools = flags.view(np.bool_)
+    return (
+        nodes,
+        bools[:, : len(_NODE_BOOLS)],
+        devices.reshape(capacity, len(_DEVICE_INTS), width),
+        bools[:, _WORD : _WORD + len(_DEVICE_BOOLS) * width].reshape(capacity, len(_DEVICE_BOOLS), width),
+    )
 
 
 class Interner(Generic[Value]):
