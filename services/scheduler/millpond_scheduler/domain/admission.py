@@ -118,13 +118,12 @@ class PoolBalance:
         self._unfilled: dict[Resource, int] = {}
         self._guaranteed: set[Resource] | None = None
 
-    def short_of(self, resource: Resource, amount: int, own_unfilled: int) -> int:
-        """How much would be missing to others' unused guarantees if so much more were borrowed."""
-        free = self.count()
-        others = self._unfilled.get(resource, 0) - own_unfilled
-        if others <= 0:
+    def short_of(self, resource: Resource, amount: int, account: "_Account") -> int:
+        """How much would be missing to others' unused guarantees if so much more were borrowed on this account."""
+        free, unfilled = self.count(), self._unfilled.get(resource, 0)
+        if not unfilled or unfilled <= account.unfilled:
             return 0  # nothing is kept for others; whether there is room at all is the filters' business
-        return amount + others - free.get(resource, 0)
+        return amount + unfilled - account.unfilled - free.get(resource, 0)
 
     def is_guaranteed(self, resource: Resource) -> bool:
         """Whether any of it is guaranteed to anybody."""
@@ -226,22 +225,30 @@ class Balance:
 
     def find_block(self, demand: Mapping[Resource, int]) -> Reason | None:
         """Why the virtual pool may not hold so much more; None when it may. Its own limits come first."""
-        borrows = False
+        found = None
         for resource, amount in demand.items():
-            account = self._account_of(resource)
-            after = account.used + amount
-            if amount and after > account.guaranteed:
-                if after > account.cap:
-                    return Reason.LIMIT_REACHED
-                borrows = borrows or self._pool.short_of(resource, amount, account.unfilled) > 0
-        return Reason.GUARANTEE_OF_OTHERS if borrows else None
+            block = self.find_block_of(resource, amount)
+            if block is Reason.LIMIT_REACHED:
+                return block
+            found = found or block
+        return found
+
+    def find_block_of(self, resource: Resource, amount: int) -> Reason | None:
+        """The same for one resource."""
+        account = self._account_of(resource)
+        after = account.used + amount
+        if not amount or after <= account.guaranteed:
+            return None
+        if after > account.cap:
+            return Reason.LIMIT_REACHED
+        return Reason.GUARANTEE_OF_OTHERS if self._pool.short_of(resource, amount, account) > 0 else None
 
     def describe(self, resource: Resource, amount: int) -> AdmissionLine:
         """One limit as the demand meets it, with what is missing."""
         limit, used = self.state.limit_of(resource), self._used.get(resource, 0)
         missing = max(0, used + amount - limit.cap) if amount else 0
         if not missing and amount and used + amount > limit.guaranteed:
-            missing = max(0, self._pool.short_of(resource, amount, self.unfilled(resource)))
+            missing = max(0, self._pool.short_of(resource, amount, self._account_of(resource)))
         return AdmissionLine(
             resource=resource.name,
             flavor=resource.flavor,
@@ -259,7 +266,7 @@ class Balance:
             limit, used = self.state.limit_of(resource), self._used.get(resource, 0)
             if used > limit.cap:
                 return resource
-            if used > limit.guaranteed and self._pool.short_of(resource, 0, self.unfilled(resource)) > 0:
+            if used > limit.guaranteed and self._pool.short_of(resource, 0, self._account_of(resource)) > 0:
                 return resource
         return None
 
@@ -267,9 +274,9 @@ class Balance:
         """Count a placement, or take it off."""
         for resource, held in demand.items():
             account, amount = self._account_of(resource), sign * held
-            unfilled = account.unfilled
+            unfilled = account.unfilled if account.own else 0
             account.used = self._used[resource] = account.used + amount
-            self._pool.take(resource, amount, unfilled - account.unfilled)
+            self._pool.take(resource, amount, unfilled - account.unfilled if account.own else 0)
 
 
 class Ledger:

@@ -85,10 +85,11 @@ class FairShares:
         """The largest fraction of the pool's resources that so much is."""
         totals = self._totals.get(pool)
         if totals is None:
-            totals = self._totals[pool] = self._total_of(pool)
+            totals = {each: max(total, 1) for each, total in self._total_of(pool).items()}
+            self._totals[pool] = totals
         most, of = NOTHING.held, NOTHING.of
         for each, amount in held.items():
-            total = max(totals.get(each, 0), 1)
+            total = totals.get(each, 1)
             if amount * of > most * total:
                 most, of = amount, total
         return Share(most, of)

@@ -32,7 +32,7 @@ def admit(balance: Balance | None, candidates: Candidates) -> Admission:
         return Admission(request, Reason.NO_VIRTUAL_POOL)
     reason = balance.find_block(wants.base)
     if reason is None:
-        blocks = [balance.find_block({each: amount}) for each, amount in wants.any_of.items()]
+        blocks = [balance.find_block_of(each, amount) for each, amount in wants.any_of.items()]
         if not any(blocks):
             return Admission(request)
         left = frozenset(name for name, block in zip(wants.flavors, blocks, strict=True) if block is None)
