@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from millpond_contracts.ids import TaskId
+from millpond_contracts.ids import TaskId, VirtualPoolId
 from millpond_scheduler.domain.admission import Balance, Ledger, demand_of
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.holds import Holds
@@ -27,6 +27,7 @@ class Batch:
     placements: list[Placement]
     rejections: dict[TaskId, Rejection] = field(default_factory=dict)
     blocked: dict[tuple[object, ...], Rejection] = field(default_factory=dict)
+    full: dict[tuple[VirtualPoolId, RequestClass], tuple[frozenset[int], Rejection]] = field(default_factory=dict)
     reclaims: list[Reclaim] = field(default_factory=list)
     halted: list[Halted] = field(default_factory=list)
     searches: list[Search] = field(default_factory=list)

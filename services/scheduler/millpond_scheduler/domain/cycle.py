@@ -23,7 +23,7 @@ from millpond_scheduler.domain.fair_share import FairShares
 from millpond_scheduler.domain.gangs import list_runs
 from millpond_scheduler.domain.grounds import Ground, Runs, list_grounds
 from millpond_scheduler.domain.holds import Holds
-from millpond_scheduler.domain.horizon import Horizon
+from millpond_scheduler.domain.horizon import Awaited, Horizon
 from millpond_scheduler.domain.order import Turns
 from millpond_scheduler.domain.plans import (
     Claim,
@@ -84,14 +84,15 @@ def plan_batch(
     shares = FairShares(lambda pool: sum_total(snapshot, pool))
     lent = Lent(snapshot, virtual_pools, list_running, shares, evictions or Evictions(), now_us)
     placements: list[Placement] = []
-    turns = Turns(ledger, cache, shares, claims, placements)
-    holds = Holds(snapshot, horizon or Horizon(snapshot), policy, now_us)
+    queues, horizon = queue if isinstance(queue, Queues) else Queues(queue), horizon or Horizon(snapshot)
+    turns = Turns(ledger, cache, shares, claims, placements, horizon.awaited, now_us)
+    holds = Holds(snapshot, horizon, policy, now_us)
     batch = Batch(snapshot, cache, ledger, lent, turns, holds, dict(claims), placements, now_us=now_us)
     for claimant, claim in claims.items():
         holds.keep(claimant, claim.nodes)
     mark, examined = snapshot.mark(), 0
     # 1. Order: whoever was promised room, then in turns whoever stands first.
-    for unit in turns.take(queue if isinstance(queue, Queues) else Queues(queue)):
+    for unit in turns.take(queues):
         if batch.placements and len(batch.placements) + len(unit) > max_tasks:
             break
         if set_aside and unit[0].id in set_aside:
@@ -103,6 +104,7 @@ def plan_batch(
         if rejection is not None:
             for task in unit:
                 batch.rejections[task.id] = rejection
+    horizon.awaited = _list_awaited(batch, horizon, queues)
     return Plan(
         tuple(batch.placements),
         batch.rejections,
@@ -115,6 +117,15 @@ def plan_batch(
     )
 
 
+def _list_awaited(batch: Batch, horizon: Horizon, queues: Queues) -> dict[TaskId, Awaited]:
+    """Whom nodes are kept for: by this batch, or by one before it where this one has not come to it."""
+    if not horizon.awaited:
+        return batch.holds.awaited
+    decided = {*batch.rejections, *(placement.holding.task for placement in batch.placements)}
+    left = (task for task in horizon.awaited if task not in decided and queues.find_unit(task) is not None)
+    return {task: horizon.awaited[task] for task in left} | batch.holds.awaited
+
+
 def _decide_unit(batch: Batch, unit: tuple[QueuedTask, ...]) -> Rejection | None:
     """Place a task, or a whole gang; otherwise the reason."""
     first, size = unit[0], 0 if unit[0].gang is None else unit[0].gang.size
@@ -123,6 +134,11 @@ def _decide_unit(batch: Batch, unit: tuple[QueuedTask, ...]) -> Rejection | None
         return Rejection(Reason.GANG_STOPPING, counts, gang=GangRoom(size, 0))
     # A batch only takes: what was blocked once stays blocked for every equal task or gang behind it.
     kept_rows = batch.holds.closed_to(unit)
+    if batch.full and _is_plain(unit) and first.id not in batch.claims:
+        # Where capacity blocked a task that might use more nodes than this one, it blocks this one, in the same way.
+        closed, known = batch.full.get((first.virtual_pool, first.request), (None, None))
+        if known is not None and closed is not None and closed <= kept_rows:
+            return known
     runs = list_runs(unit)
     known = batch.blocked.get(_kind_of(runs, size, kept_rows)) if batch.blocked else None
     if known is not None and first.id not in batch.claims:
@@ -136,9 +152,17 @@ def _decide_unit(batch: Batch, unit: tuple[QueuedTask, ...]) -> Rejection | None
             return replace(rejection, reason=claim.reason)
         rejection = replace(rejection, spared=spared)
     batch.blocked[_kind_of(runs, size, kept_rows)] = rejection
-    if rejection.reason in CAPACITY_REASONS:
-        return replace(rejection, starts_us=_keep_free(batch, runs))
-    return rejection
+    if rejection.reason not in CAPACITY_REASONS:
+        return rejection
+    if _is_plain(unit):
+        batch.full[first.virtual_pool, first.request] = kept_rows, rejection
+    return replace(rejection, starts_us=_keep_free(batch, runs))
+
+
+def _is_plain(unit: tuple[QueuedTask, ...]) -> bool:
+    """A task whose request alone says where it may go, and of one device: nodes are kept for the first such only."""
+    first, devices = unit[0], unit[0].request.devices
+    return first.gang is None and first.rules is None and (devices is None or devices.count == 1)
 
 
 def _kind_of(runs: Sequence[tuple[QueuedTask, ...]], size: int, kept_rows: frozenset[int]) -> tuple[object, ...]:

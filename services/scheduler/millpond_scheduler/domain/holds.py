@@ -7,51 +7,39 @@ limit tells when they are free, nothing may use them: they are kept for one task
 and not for ever.
 """
 
-from collections import Counter
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import TypeAlias
 
 from millpond_contracts.ids import NodeId, PoolId, TaskId
 from millpond_scheduler.domain.apart import find_apart
 from millpond_scheduler.domain.candidates import Candidates
 from millpond_scheduler.domain.grounds import ANYWHERE, Ground, Runs
-from millpond_scheduler.domain.horizon import Horizon, Room
+from millpond_scheduler.domain.horizon import Awaited, Horizon, Room, narrowness
 from millpond_scheduler.domain.policy import Policy
 from millpond_scheduler.domain.requests import QueuedTask
 from millpond_scheduler.domain.snapshot import Snapshot
 
 # Of the nodes that could take a task, one in so many is kept at most; but always enough for one task or gang.
 KEPT_SHARE = 8
-# Beside the first on each flavor so many tasks or gangs of several devices are weighed at most: each that nodes are
-# kept for leaves the others another set of nodes. Whoever needs one device has the next that is given back, in its
-# order.
-MAX_WEIGHED = 8
+# So much is weighed beside the first on each flavor: a task of several devices counts 1, a gang GANG_COST, since its
+# nodes are searched anew. Whoever needs one device has the next that is given back, in its order.
+MAX_WEIGHED, GANG_COST = 64, 8
+
+# Before any instant: nobody has ended by then. Behind every one: whoever ends then never does.
+_NEVER, _UNENDING = -1, 1 << 62
 
 Line: TypeAlias = tuple[PoolId, str | None]
 """Tasks that compete for the same: of one pool and flavor, or of one pool without devices."""
-
-
-class Rule(Enum):
-    """What a kept set of rows is to a task."""
-
-    OWN = "own"
-    OPEN = "open"
-    CLOSED = "closed"
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     owner: TaskId
     rows: frozenset[int]
-    starts_us: int | None
-
-    def rule_for(self, task: TaskId, ends_us: int | None) -> Rule:
-        if task == self.owner:
-            return Rule.OWN
-        is_gone = ends_us is not None and self.starts_us is not None and ends_us <= self.starts_us
-        return Rule.OPEN if is_gone else Rule.CLOSED
+    starts_us: int
 
 
 class Holds:
@@ -59,18 +47,22 @@ class Holds:
 
     Attributes:
         earmarks: the node that is kept for each task of whoever has waited too long.
+        awaited: the first task of each such unit that needs several devices together.
     """
 
     def __init__(self, snapshot: Snapshot, horizon: Horizon, policy: Policy, now_us: int) -> None:
         self.earmarks: dict[TaskId, NodeId] = {}
+        self.awaited: dict[TaskId, Awaited] = {}
         self._snapshot = snapshot
         self._horizon = horizon
         self._policy = policy
         self._now_us = now_us
         self._kept: list[_Kept] = []
         self._rows: frozenset[int] = frozenset()
-        self._closed: dict[tuple[Rule, ...], frozenset[int]] = {}
-        self._kept_lines: dict[Line, int | None] = {}
+        self._starts: list[int] = []
+        self._owners: set[TaskId] = set()
+        self._closed: dict[tuple[int, TaskId | None], frozenset[int]] = {}
+        self._kept_lines: defaultdict[Line, list[tuple[int, int | None]]] = defaultdict(list)
         self._told_lines: set[Line] = set()
         self._weighed = 0
         horizon.begin()
@@ -78,7 +70,11 @@ class Holds:
     def keep(self, owner: TaskId, nodes: Iterable[NodeId], starts_us: int | None = None) -> None:
         """Keeps nodes for a task or a gang's first task; until `starts_us` others may use them, None = nobody may."""
         rows = frozenset(row for row in map(self._snapshot.find_row, nodes) if row is not None)
-        self._kept.append(_Kept(owner, rows, starts_us))
+        kept = _Kept(owner, rows, _NEVER if starts_us is None else starts_us)
+        self._kept.append(kept)
+        insort(self._starts, kept.starts_us)
+        self._owners.add(owner)
+        self._closed.clear()
         self._rows |= rows
 
     def closed_to(self, unit: tuple[QueuedTask, ...]) -> frozenset[int]:
@@ -89,14 +85,14 @@ class Holds:
         if not self._kept:
             return frozenset()
         lasting = [task.lasts_us for task in unit]
-        ends = None if None in lasting else self._now_us + max(each for each in lasting if each is not None)
-        rules = tuple(kept.rule_for(unit[0].id, ends) for kept in self._kept)
-        found = self._closed.get(rules)
+        ends = _UNENDING if None in lasting else self._now_us + max(each for each in lasting if each is not None)
+        own = unit[0].id if unit[0].id in self._owners else None
+        key = (bisect_left(self._starts, ends), own)
+        found = self._closed.get(key)
         if found is None:
-            sets = {
-                rule: [kept.rows for kept, one in zip(self._kept, rules, strict=True) if one == rule] for rule in Rule
-            }
-            found = self._closed[rules] = frozenset().union(*sets[Rule.CLOSED]) - frozenset().union(*sets[Rule.OWN])
+            closed = [kept.rows for kept in self._kept if kept.owner != own and kept.starts_us < ends]
+            mine = [kept.rows for kept in self._kept if kept.owner == own]
+            found = self._closed[key] = frozenset().union(*closed) - frozenset().union(*mine)
         return found
 
     def note(self, task: QueuedTask) -> None:
@@ -125,13 +121,13 @@ class Holds:
         lines = {(each.request.pool, flavor) for _, each in wanted for flavor in _list_flavors(each)}
         is_next = not lines & self._told_lines
         self._told_lines |= lines
-        if not is_next and not (is_late and _needs_several(wanted) and self._weighed < MAX_WEIGHED):
+        if not is_next and not (is_late and _count_devices(wanted) > 1 and self._weighed < MAX_WEIGHED):
             return None
         found = [rooms for ground in grounds if (rooms := self._find_rooms(wanted, ground)) is not None]
         if not found:
             return None
         rooms = min(found, key=_latest_start)
-        self._weighed += 0 if is_next else 1
+        self._weighed += 0 if is_next else 1 if len(wanted[0][0]) == 1 else GANG_COST
         starts = [room.starts_us for room in rooms]
         starts_us = None if None in starts else max(each for each in starts if each is not None)
         if not (is_late and self._take_lines(wanted, rooms, starts_us, waited_us)):
@@ -139,6 +135,8 @@ class Holds:
         for (run, _), room in zip(wanted, rooms, strict=True):
             self.keep(first.id, room.nodes, starts_us)
             self.earmarks |= {task.id: node for task, node in zip(run, room.nodes, strict=True)}
+        if (devices := _count_devices(wanted)) > 1:
+            self.awaited[first.id] = Awaited(devices, min(room.able for room in rooms))
         return starts_us
 
     def _take_lines(
@@ -155,13 +153,15 @@ class Holds:
                 counts.update(self._list_lines(candidates, node))
         fewest = min(room.able for room in rooms)
         for line, count in counts.items():
-            kept = self._kept_lines.get(line, 0)
-            if line in self._kept_lines and (kept is None or starts_us is None or (kept + count) * KEPT_SHARE > fewest):
+            # What is kept for those that have many more nodes to go to takes nothing from whoever has only these.
+            kept = [each for able, each in self._kept_lines[line] if narrowness(able) <= narrowness(fewest)]
+            known = [each for each in kept if each is not None]
+            if kept and (starts_us is None or len(known) < len(kept) or (sum(known) + count) * KEPT_SHARE > fewest):
                 return False
         if starts_us is None and not self._policy.is_holding(waited_us):
             return False
         for line, count in counts.items():
-            self._kept_lines[line] = None if starts_us is None else (self._kept_lines.get(line) or 0) + count
+            self._kept_lines[line].append((fewest, None if starts_us is None else count))
         return True
 
     def _list_lines(self, candidates: Candidates, node: NodeId) -> set[Line]:
@@ -199,9 +199,8 @@ def _latest_start(rooms: Sequence[Room]) -> tuple[bool, int]:
     return None in starts, max((each for each in starts if each is not None), default=0)
 
 
-def _needs_several(wanted: Runs) -> bool:
-    devices = [len(run) * (each.request.devices.count if each.request.devices else 1) for run, each in wanted]
-    return sum(devices) > 1
+def _count_devices(wanted: Runs) -> int:
+    return sum(len(run) * (each.request.devices.count if each.request.devices else 1) for run, each in wanted)
 
 
 def _list_flavors(candidates: Candidates) -> tuple[str | None, ...]:

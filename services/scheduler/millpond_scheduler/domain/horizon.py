@@ -3,7 +3,7 @@
 A task without a limit, or one whose limit has no known end, is never seen to end.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -22,8 +22,8 @@ from millpond_scheduler.domain.views import Free, RowView
 
 # So many nodes are looked at most, or as many as could hold four such gangs; those that lack least come first.
 MAX_ROWS = 1024
-# So many requests are remembered; each is a head of one flavor.
-MAX_REMEMBERED = 32
+# So many requests and choices are remembered: those of the heads of each flavor, and of whom nodes are kept for.
+MAX_REMEMBERED = 128
 # A choice stands for so long, so that a stream of small batches does not weigh every node anew in each.
 CHOICE_US = 1_000_000
 
@@ -46,12 +46,32 @@ class Room:
     able: int
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What nodes are kept for: so many devices together, for which so many nodes could serve when empty."""
+
+    devices: int
+    able: int
+
+
+def narrowness(able: int) -> int:
+    """Of whom only half as many nodes could take is the narrower: the smaller value."""
+    return able.bit_length()
+
+
 @dataclass(slots=True)
 class _Memory:
-    """The steps of some rows for one request, as of a tick of the snapshot."""
+    """The steps of some rows for one request, as of a tick of the snapshot.
+
+    `ranked` are the rows in the order in which they would be chosen for one task, with when it could start there, as of
+    the tick `ranked_at`; `able` = how many could take it when empty.
+    """
 
     seen: int = -1
     steps: dict[int, Steps] = field(default_factory=dict)
+    ranked_at: int = -1
+    ranked: list[tuple[int, int | None]] = field(default_factory=list)
+    able: int = 0
 
 
 class Horizon:
@@ -59,9 +79,13 @@ class Horizon:
 
     Args:
         find_end: the instant by which a task has surely ended, in microseconds; None = not known.
+
+    Attributes:
+        awaited: for whom the last batches kept nodes, by the first task.
     """
 
     def __init__(self, snapshot: Snapshot, find_end: Callable[[TaskId], int | None] = lambda _: None) -> None:
+        self.awaited: Mapping[TaskId, Awaited] = {}
         self._snapshot = snapshot
         self._find_end = find_end
         self._expected: dict[TaskId, int] = {}
@@ -119,6 +143,10 @@ class Horizon:
         former: Collection[int],
         apart: Apart | None,
     ) -> Room | None:
+        if size == 1 and apart is None:
+            one = self._choose_one(candidates, now_us, taken)
+            if one is not None:
+                return one
         view, rows = candidates.view_empty()
         able = len(rows)
         rows = rows[~np.isin(rows, list(taken))]
@@ -148,12 +176,44 @@ class Horizon:
             nodes += [self._snapshot.record_at(int(rows[place])).id] * tasks
         return Room(tuple(nodes), None if starts is None else max(starts, now_us), able)
 
-    def _list_steps(self, candidates: Candidates, rows: IntArray) -> list[Steps]:
-        """The steps of each row; those that did not change since are remembered."""
-        memory = self._memory.pop(candidates.request, None) or _Memory()
-        self._memory[candidates.request] = memory  # the latest in use is the last to be forgotten
+    def _choose_one(self, candidates: Candidates, now_us: int, taken: Collection[int]) -> Room | None:
+        """The same for one task: of equal ones in a batch each takes the next of one order of the rows."""
+        memory = self._remember(candidates.request)
+        if memory.ranked_at != self._snapshot.tick:
+            rows = candidates.view_empty()[1]
+            memory.able = len(rows)
+            order = rank_by_lack(self._snapshot, candidates, rows)
+            former = self._list_chosen(candidates.request)
+            far = [place for place in order[MAX_ROWS:].tolist() if int(rows[place]) in former]
+            rows = rows[[*order[:MAX_ROWS].tolist(), *far]]
+            ranked = []
+            for place, (row, steps) in enumerate(zip(rows.tolist(), self._list_steps(candidates, rows), strict=True)):
+                starts = next((instant for instant, count in steps if count), None)
+                ranked.append((starts is None, starts or 0, -steps[0][1], place, row, starts))
+            memory.ranked = [(row, starts) for *_, row, starts in sorted(ranked)]
+            memory.ranked_at = self._snapshot.tick
+        for row, starts in memory.ranked:
+            if row not in taken:
+                starts_us = None if starts is None else max(starts, now_us)
+                return Room((self._snapshot.record_at(row).id,), starts_us, memory.able)
+        return None
+
+    def _list_chosen(self, request: RequestClass) -> set[int]:
+        """The rows that were chosen for such a request."""
+        nodes = [room.nodes for (_, of, _), (_, room) in self._choices.items() if of == request and room is not None]
+        found = (self._snapshot.find_row(node) for each in nodes for node in each)
+        return {row for row in found if row is not None}
+
+    def _remember(self, request: RequestClass) -> _Memory:
+        memory = self._memory.pop(request, None) or _Memory()
+        self._memory[request] = memory  # the latest in use is the last to be forgotten
         while len(self._memory) > MAX_REMEMBERED:
             del self._memory[next(iter(self._memory))]
+        return memory
+
+    def _list_steps(self, candidates: Candidates, rows: IntArray) -> list[Steps]:
+        """The steps of each row; those that did not change since are remembered."""
+        memory = self._remember(candidates.request)
         stamps = self._snapshot.columns.stamp[rows]
         known = np.array([row in memory.steps for row in rows.tolist()], dtype=np.bool_)
         stale = rows[(stamps > memory.seen) | ~known]

@@ -1,6 +1,8 @@
 """The order of decision: whoever was promised room, then whichever virtual pool stands first with its queue's head.
 
 Each virtual pool has a queue of its own, in the order of its policy; priorities mean nothing to other virtual pools.
+Whoever needs many devices together and has nodes kept for it waits for what comes seldom: within its priority it goes
+before tasks that are older than it, but not before those that have waited so many times as long (decision 166).
 After each decision the virtual pool stands as it then does, so that one batch serves them in turns. A head that finds
 no place holds nobody up: what is behind it, and every other queue, has its turn all the same.
 """
@@ -8,15 +10,22 @@ no place holds nobody up: what is behind it, and every other queue, has its turn
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from millpond_contracts.bodies.tenants import QueuePolicy
 from millpond_contracts.ids import ProjectId, TaskId, VirtualPoolId
 from millpond_scheduler.domain.admission import Balance, Ledger, Resource, add_amounts, demand_of
 from millpond_scheduler.domain.candidates import CandidateCache
 from millpond_scheduler.domain.fair_share import NOTHING, FairShares, Standing
+from millpond_scheduler.domain.horizon import Awaited, narrowness
 from millpond_scheduler.domain.plans import Placement
 from millpond_scheduler.domain.queues import Queues, Unit
-from millpond_scheduler.domain.requests import RequestClass
+from millpond_scheduler.domain.requests import QueuedTask, RequestClass
+
+# The wait of whom nodes are kept for counts as often as it needs devices together, and so often at most.
+MOST_WEIGHT = 8
+
+_BY_PRIORITY = (QueuePolicy.PRIORITY, QueuePolicy.FAIR_SHARE)
 
 
 class _Line:
@@ -54,6 +63,8 @@ class Turns:
         shares: how virtual pools are compared.
         promised: first tasks of the units that come first.
         placements: the batch's, to which whoever decides adds.
+        awaited: whom nodes are kept for, by the first task.
+        now_us: the instant of the decision.
     """
 
     def __init__(
@@ -63,19 +74,29 @@ class Turns:
         shares: FairShares,
         promised: Collection[TaskId],
         placements: Sequence[Placement],
+        awaited: Mapping[TaskId, Awaited] = MappingProxyType({}),
+        now_us: int = 0,
     ) -> None:
         self._ledger = ledger
         self._cache = cache
         self._shares = shares
         self._promised = promised
         self._placements = placements
+        self._awaited = awaited
+        self._now_us = now_us
 
     def take(self, queues: Queues) -> Iterator[Unit]:
         """Every unit once."""
         first = [unit for unit in map(queues.find_unit, self._promised) if unit is not None]
         yield from sorted(first, key=lambda unit: unit[0].order_key)
+        awaited = self._list_awaited(queues)
         lines = {
-            key: {project: self._without_promised(line) for project, line in of_projects.items()}
+            key: {
+                project: self._with_awaited(self._without_promised(line), awaited[key, project])
+                if (key, project) in awaited
+                else self._without_promised(line)
+                for project, line in of_projects.items()
+            }
             for key, of_projects in queues.list_units(self._policy_of).items()
         }
         if len(lines) == 1:
@@ -87,6 +108,45 @@ class Turns:
 
     def _without_promised(self, units: Iterator[Unit]) -> Iterator[Unit]:
         return (unit for unit in units if unit[0].id not in self._promised) if self._promised else units
+
+    def _list_awaited(self, queues: Queues) -> dict[tuple[VirtualPoolId, ProjectId | None], list[Unit]]:
+        """The units that nodes are kept for, by line."""
+        found: dict[tuple[VirtualPoolId, ProjectId | None], list[Unit]] = {}
+        for task in self._awaited:
+            unit = None if task in self._promised else queues.find_unit(task)
+            if unit is not None:
+                key = unit[0].virtual_pool
+                project = unit[0].project if self._policy_of(key) is QueuePolicy.FAIR_SHARE else None
+                found.setdefault((key, project), []).append(unit)
+        return found
+
+    def _with_awaited(self, units: Iterator[Unit], awaited: list[Unit]) -> Iterator[Unit]:
+        """A line in which units that nodes are kept for stand where their weighed wait puts them.
+
+        Of several that stand side by side those go first that have fewer nodes to go to.
+        """
+        left = sorted(awaited, key=lambda unit: (self._stand_at(unit[0]), unit[0].id.int), reverse=True)
+        moved = {unit[0].id for unit in awaited}
+        for unit in units:
+            ready = []
+            while left and self._stand_at(left[-1][0]) <= self._stand_at(unit[0]):
+                ready.append(left.pop())
+            yield from sorted(ready, key=self._narrowest_first)
+            if unit[0].id not in moved:
+                yield unit
+
+    def _stand_at(self, task: QueuedTask) -> tuple[int, int]:
+        """Its priority, where that counts, and since when it waits, or would if its wait counted once."""
+        awaited = self._awaited.get(task.id)
+        weight = 1 if awaited is None else min(awaited.devices, MOST_WEIGHT)
+        return self._rank(task), self._now_us - weight * (self._now_us - task.queued_at_us)
+
+    def _narrowest_first(self, unit: Unit) -> tuple[int, int, tuple[int, int, int]]:
+        first = unit[0]
+        return self._rank(first), narrowness(self._awaited[first.id].able), first.order_key
+
+    def _rank(self, task: QueuedTask) -> int:
+        return -task.priority if self._policy_of(task.virtual_pool) in _BY_PRIORITY else 0
 
     def stand(self, balance: Balance, request: RequestClass, tasks: int = 1) -> Standing:
         """How a virtual pool stands with so many more tasks."""
