@@ -1,20 +1,26 @@
 """Whether gangs start in a full pool in which jobs come and go, and what that costs the others; one JSON line a figure.
 
 Requests are drawn from the openb list `default`, durations from recorded jobs: `dlrm` = instances on machines with
-devices that began and ended within the trace, `philly` = jobs with as many devices. The pool, every 32nd openb node,
-begins full: with jobs drawn by how long they run, as one finds them at a random instant, each somewhere in its life.
-Then jobs arrive at random, so many that they ask for 1.1 times the devices; one in a hundred is a gang of 8 devices, on
-one node (`node`) or as 8 tasks with one each (`tasks`). Every job has a time limit of 1.5 times its duration. All is
-played twice by the simulator's own code, with holds and without. Those gangs are judged that came so early that they
-could have waited for as long as the bar says. MILLPOND_OPENB_FOLDER and MILLPOND_TRACES_FOLDER name the folders of the
-lists; MILLPOND_CHURN_ARRIVALS another number of arrivals, MILLPOND_CHURN_STEP_S other seconds from one decision to the
-next, and MILLPOND_CHURN_ONLY one of `dlrm.node`, `dlrm.tasks` and `philly.node`.
+devices that began and ended within the trace, `philly` = jobs with as many devices. The pool, all openb nodes, begins
+full: with jobs drawn by how long they run, as one finds them at a random instant, each somewhere in its life. Then jobs
+arrive at random, so many that they ask for 1.1 times the devices; one in a hundred is a gang of 8 devices, on one node
+(`node`) or as 8 tasks with one each (`tasks`). Every job has a time limit of 1.5 times its duration. All is played
+twice by the simulator's own code, with holds and without, for twice as long as a gang may wait; those gangs are judged
+that came so early that they could have waited for so long.
+
+Beside the bar stands how long gangs would have waited at least by holding alone (`bound`): if each node took nothing
+but gangs from the beginning on, the oldest first, once what ran there at the beginning has ended.
+
+MILLPOND_OPENB_FOLDER and MILLPOND_TRACES_FOLDER name the folders of the lists. For smaller runs MILLPOND_CHURN_ONLY
+names one of `dlrm.node`, `dlrm.tasks`, `philly.node` and `philly.tasks`, MILLPOND_CHURN_EVERY_NODE another pool of
+every so many of the nodes, and MILLPOND_CHURN_STEP_S other seconds from one decision to the next.
 """
 
 import csv
 import os
 import random
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -23,15 +29,18 @@ from millpond_scheduler.simulation.replay import Clock, Replayed, Run, limit_tim
 from millpond_scheduler.simulation.traces import TraceJob, TraceNode, read_jobs, read_nodes
 from tests.architecture.tree import ROOT
 from tests.benchmarks import openb
+from tests.benchmarks.churn_bounds import group_by_nodes, is_enough, tell_bounds
 from tests.benchmarks.figures import percentile, tell
 
 TRACES_VARIABLE, TRACES_FOLDER = "MILLPOND_TRACES_FOLDER", ROOT.parent / "shared" / "data" / "jobs"
-ARRIVALS_VARIABLE, ARRIVALS = "MILLPOND_CHURN_ARRIVALS", 6_000
+EVERY_VARIABLE, EVERY_NODE = "MILLPOND_CHURN_EVERY_NODE", 1
 STEP_VARIABLE, STEP_SECONDS = "MILLPOND_CHURN_STEP_S", 3_600
 ONLY_VARIABLE = "MILLPOND_CHURN_ONLY"
-SEED, EVERY_NODE = 42, 32
+SEED = 42
 OVERLOAD, LIMITS, GANG_SHARE, GANG_DEVICES = 1.1, 1.5, 0.01, 8
 MOST_WAITS, DELIVERED_BAR = 2, ">= 95"
+# All is played for so many times the longest wait that the bar allows; that wait is measured on so many arrivals first.
+LENGTH, FIRST_ARRIVALS = 2, 20_000
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ def measure() -> None:
         ("dlrm.node", dlrm, 1),
         ("dlrm.tasks", dlrm, GANG_DEVICES),
         ("philly.node", philly, 1),
+        ("philly.tasks", philly, GANG_DEVICES),
     ):
         if os.environ.get(ONLY_VARIABLE, kind) == kind:
             _measure_kind(f"churn.{kind}", nodes, draw_churn(nodes, jobs, durations, tasks))
@@ -72,14 +82,14 @@ def read_lists() -> tuple[list[TraceNode], list[TraceJob]]:
     """The nodes of the pool, and the jobs whose requests are drawn."""
     folder = openb.find_folder(openb.FOLDER_VARIABLE, openb.DEFAULT_FOLDER, "nodes_gpu.csv")
     nodes = read_nodes(folder / "nodes_gpu.csv")
-    return nodes[::EVERY_NODE], read_jobs(folder / "pods_default.csv", nodes)
+    return nodes[:: int(os.environ.get(EVERY_VARIABLE, EVERY_NODE))], read_jobs(folder / "pods_default.csv", nodes)
 
 
 def draw_churn(
     nodes: list[TraceNode], jobs: list[TraceJob], durations: dict[int, list[int]], gang_tasks: int
 ) -> list[TraceJob]:
     """What runs at the beginning, then the arrivals."""
-    fitting = [job for job in jobs if any(_is_enough(node, job) for node in nodes)]
+    fitting = [job for job in jobs if any(is_enough(node, job) for node in nodes)]
     draws = Draws(
         random.Random(f"churn {SEED}"),
         [job for job in fitting if job.devices < GANG_DEVICES],
@@ -87,8 +97,12 @@ def draw_churn(
         durations,
     )
     capacity = 1000 * sum(node.devices for node in nodes)
-    arrivals = [draws.draw() for _ in range(int(os.environ.get(ARRIVALS_VARIABLE, ARRIVALS)))]
-    offered = sum(job.device_milli * (job.duration_s or 0) for job in arrivals)
+    arrivals = [draws.draw() for _ in range(FIRST_ARRIVALS)]
+    wanted = OVERLOAD * capacity * LENGTH * _longest_wait(arrivals)
+    offered = sum(map(_offer, arrivals))
+    while offered < wanted:
+        arrivals.append(draws.draw())
+        offered += _offer(arrivals[-1])
     mean = offered / (OVERLOAD * capacity * len(arrivals))
     instants = accumulate(draws.chance.expovariate(1 / mean) for _ in arrivals)
     coming = [
@@ -96,6 +110,16 @@ def draw_churn(
         for number, (job, instant) in enumerate(zip(arrivals, instants, strict=True))
     ]
     return [*_fill(draws, capacity), *coming]
+
+
+def _longest_wait(jobs: Sequence[TraceJob]) -> int:
+    """What the bar allows a gang to wait: so many times the p95 of how long small jobs with devices run."""
+    durations = [job.duration_s or 0 for job in jobs if 0 < job.devices < GANG_DEVICES]
+    return int(MOST_WAITS * percentile(durations, 0.95))
+
+
+def _offer(job: TraceJob) -> int:
+    return job.device_milli * (job.duration_s or 0)
 
 
 def _fill(draws: Draws, capacity: int) -> Iterator[TraceJob]:
@@ -114,15 +138,6 @@ def _fill(draws: Draws, capacity: int) -> Iterator[TraceJob]:
         left, limit = (job.duration_s or 0) - past, (job.time_limit_s or 0) - past
         found.append(replace(job, name=f"first-{len(found)}", duration_s=left, time_limit_s=limit, submit_s=0))
     yield from sorted(found, key=lambda job: job.devices != GANG_DEVICES)
-
-
-def _is_enough(node: TraceNode, job: TraceJob) -> bool:
-    return (
-        node.devices >= job.devices
-        and node.cpu_milli >= job.cpu_milli
-        and node.memory_mib >= job.memory_mib
-        and (not job.models or node.model in job.models)
-    )
 
 
 def _split(job: TraceJob, tasks: int) -> TraceJob:
@@ -162,13 +177,15 @@ def _kind_of(job: TraceJob) -> str:
 
 
 def _measure_kind(name: str, nodes: list[TraceNode], jobs: list[TraceJob]) -> None:
-    durations = [job.duration_s or 0 for job in jobs if job.name.startswith("small") and job.devices]
-    bar_s = int(MOST_WAITS * percentile(durations, 0.95))
+    longest_s = _longest_wait([job for job in jobs if not job.name.startswith("first")])
+    able = group_by_nodes(nodes, [job for job in jobs if job.name.startswith("gang")]) if name.endswith("node") else {}
     policy = POLICIES["default"]
-    delivered = {
-        holds: _measure_run(f"{name}.{holds}", _play(nodes, jobs, each), bar_s)
-        for holds, each in (("holds", policy), ("no_holds", policy.without_holds()))
-    }
+    delivered = {}
+    for holds, each in (("holds", policy), ("no_holds", policy.without_holds())):
+        replayed = _play(nodes, jobs, each)
+        delivered[holds] = _measure_run(f"{name}.{holds}", replayed, able, longest_s)
+        if holds == "holds" and able:
+            tell_bounds(name, nodes, jobs, replayed, replayed.end_s - longest_s)
     share = 100 * delivered["holds"] / delivered["no_holds"]
     tell(f"{name}.small_delivered_percent", [share], "% of no_holds", bar=DELIVERED_BAR)
 
@@ -178,13 +195,20 @@ def _play(nodes: list[TraceNode], jobs: list[TraceJob], policy: SimulatedPolicy)
     return run_replay(nodes, jobs, policy, clock, SEED)
 
 
-def _measure_run(name: str, replayed: Replayed, bar_s: int) -> int:
-    """Print how long gangs waited, and give the device milli times seconds that small jobs held."""
+def _measure_run(name: str, replayed: Replayed, able: Mapping[str, int], bar_s: int) -> int:
+    """Print how long gangs waited, and give the device milli times seconds that small jobs held.
+
+    Args:
+        able: how many nodes could take each gang; nothing = gangs are not told apart by it.
+    """
     judged_s = replayed.end_s - bar_s
     gangs = {run.job: run for run in replayed.runs if run.job.startswith("gang") and run.submit_s <= judged_s}
     if not gangs:
-        raise ValueError(f"no gang came before second {judged_s}: {ARRIVALS_VARIABLE} is too small")
+        raise ValueError(f"no gang came before second {judged_s}")
     waits = [_wait(run, replayed.end_s) for run in gangs.values()]
+    by_nodes = defaultdict(list)
+    for gang, run in gangs.items():
+        by_nodes[able.get(gang, 0)].append(_wait(run, replayed.end_s))
     small = [run for run in replayed.runs if run.job.startswith("small")]
     held: dict[bool, int] = {True: 0, False: 0}
     for run in replayed.runs:
@@ -201,10 +225,16 @@ def _measure_run(name: str, replayed: Replayed, bar_s: int) -> int:
         small_wait_p95_s=percentile([_wait(run, replayed.end_s) for run in small], 0.95),
         small_held_percent=round(100 * held[False] / capacity, 2),
         gang_held_percent=round(100 * held[True] / capacity, 2),
+        **{f"of_{count}_nodes": _describe(each, bar_s) for count, each in sorted(by_nodes.items()) if count},
         end_s=replayed.end_s,
         decisions_cpu_s=round(replayed.seconds),
     )
     return held[False]
+
+
+def _describe(waits: Sequence[int], bar_s: int) -> dict[str, float]:
+    in_time = round(100 * sum(wait <= bar_s for wait in waits) / len(waits), 1)
+    return {"gangs": len(waits), "in_time_percent": in_time, "p95_s": percentile(waits, 0.95)}
 
 
 def _wait(run: Run, end_s: int) -> int:
