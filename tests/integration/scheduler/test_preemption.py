@@ -8,9 +8,10 @@ from millpond_contracts.bodies.jobs import RetryReason, RetrySpec
 from millpond_contracts.bodies.tenants import Preemption, VirtualPoolView
 from millpond_contracts.ids import TaskId
 from millpond_kernel.db import SYSTEM, TenantScope
-from millpond_scheduler.domain.plans import Plan
+from millpond_scheduler.domain.plans import Halted, Plan, Spared
 from millpond_scheduler.usecases.jobs import explain_job
 from millpond_scheduler.usecases.loading import load_evictions
+from millpond_scheduler.usecases.reclaiming import tell_halted
 from millpond_scheduler.usecases.shard import Shard
 from tests.integration.scheduler.test_plans import plan
 from tests.integration.scheduler.world import ONE_DEVICE, World, limits, make_spec
@@ -186,3 +187,24 @@ async def test_preemption_when_the_same_two_meet_again_then_it_is_halted_with_an
         told = await explain_job(unit, high.job_id)
     assert told.dominant == "limit_reached"
     assert any("loop" in item.effect for item in told.would_unblock)
+
+
+async def test_halted_when_two_are_told_at_one_instant_then_generations_of_the_pool_rise(world: World) -> None:
+    node = (await world.add_node(devices=2)).node_id
+    share = await add_share(world, devices=2000, preemption=Preemption.NEVER)
+    await world.submit(share, count=2, devices=ONE_DEVICE)
+    leader = world.leader()
+    await leader.step()
+    for task in (await world.poll(node)).assignments:
+        await world.run_task(node, task)
+    await world.submit(share, count=2, devices=ONE_DEVICE)
+    await leader.step()
+    shard = leader.shard
+    assert shard is not None
+    pairs = zip(shard.waiting, shard.holders, strict=True)
+    halted = [Halted(claimant, victim, Spared.LOOP) for claimant, victim in pairs]
+    async with world.database.begin(SYSTEM) as unit:
+        await tell_halted(unit, shard, halted, 1_000_000)
+    rows = await world.fetch("SELECT generation FROM outbox WHERE subject LIKE '%/preemption'")
+    generations = [row["generation"] for row in rows]
+    assert len(generations) == len(set(generations)) == 2

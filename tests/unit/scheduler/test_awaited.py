@@ -112,9 +112,9 @@ def test_turn_when_some_have_nodes_kept_then_each_has_one_and_passes_only_whom_i
     unmoved = [task for task in order if not weights[task]]
     assert unmoved == [task for task in usual if not weights[task]]
     for place, task in enumerate(order):
-        for passed in order[place + 1 :]:
-            if weights[passed] or usual.index(task) < usual.index(passed):
-                continue
+        behind = [each for each in order[place + 1 :] if not weights[each] and usual.index(each) < usual.index(task)]
+        # In a queue by work it goes right before the first: the others stand behind that one however long they wait.
+        for passed in behind[:1] if policy is QueuePolicy.SHORTEST_JOB_FIRST else behind:
             one, other = world.submitted[task], world.submitted[passed]
             assert policy not in BY_PRIORITY or one.priority >= other.priority
             waited = world.now_us - one.queued_at_us

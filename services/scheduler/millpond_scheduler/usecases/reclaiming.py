@@ -104,7 +104,7 @@ def note_reclaims(shard: Shard, reclaims: Sequence[Reclaim], now_us: int) -> Non
 async def tell_halted(unit: UnitOfWork, shard: Shard, halted: Sequence[Halted], now_us: int) -> None:
     """Raises an alarm for stops that were not ordered because they would go on for ever: once an hour for each pair."""
     shard.told = {key: at for key, at in shard.told.items() if now_us - at < HOUR_US}
-    for each in halted:
+    for number, each in enumerate(halted):
         key = frozenset({each.claimant, each.victim})
         waiting, victim = shard.waiting.get(each.claimant), shard.holders.get(each.victim)
         if key in shard.told or waiting is None or victim is None:
@@ -122,6 +122,6 @@ async def tell_halted(unit: UnitOfWork, shard: Shard, halted: Sequence[Halted], 
                 victim_job_id=job,
                 victim_tenant_id=TenantId.of(row["tenant_id"]),
                 why=each.why.value,
-                generation=now_us,
+                generation=now_us + number,  # those of one pool have one subject
             )
         )
