@@ -9,6 +9,7 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping
+from itertools import chain
 from operator import eq, ge, le
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def _explain(figure: Mapping[str, Any]) -> str:
 def _tell_detail(detail: Any) -> str:
     if isinstance(detail, list):
         detail = (
-            {name: statistics.median(one[name] for one in detail) for name in detail[0]}
+            {name: statistics.median(one.get(name, 0.0) for one in detail) for name in dict.fromkeys(chain(*detail))}
             if isinstance(detail[0], dict)
             else statistics.median(detail)
         )
