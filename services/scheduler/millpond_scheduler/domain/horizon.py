@@ -179,7 +179,7 @@ class Horizon:
     def _choose_one(self, candidates: Candidates, now_us: int, taken: Collection[int]) -> Room | None:
         """The same for one task: of equal ones in a batch each takes the next of one order of the rows."""
         memory = self._remember(candidates.request)
-        if memory.ranked_at != self._snapshot.tick:
+        if memory.ranked_at != self._snapshot.changes.tick:
             rows = candidates.view_empty()[1]
             memory.able = len(rows)
             order = rank_by_lack(self._snapshot, candidates, rows)
@@ -191,7 +191,7 @@ class Horizon:
                 starts = next((instant for instant, count in steps if count), None)
                 ranked.append((starts is None, starts or 0, -steps[0][1], place, row, starts))
             memory.ranked = [(row, starts) for *_, row, starts in sorted(ranked)]
-            memory.ranked_at = self._snapshot.tick
+            memory.ranked_at = self._snapshot.changes.tick
         for row, starts in memory.ranked:
             if row not in taken:
                 starts_us = None if starts is None else max(starts, now_us)
@@ -217,13 +217,13 @@ class Horizon:
         stamps = self._snapshot.columns.stamp[rows]
         known = np.array([row in memory.steps for row in rows.tolist()], dtype=np.bool_)
         stale = rows[(stamps > memory.seen) | ~known]
-        if memory.seen != self._snapshot.tick:
+        if memory.seen != self._snapshot.changes.tick:
             changed = np.flatnonzero(self._snapshot.columns.stamp[: self._snapshot.columns.rows] > memory.seen)
             for row in changed.tolist():
                 memory.steps.pop(row, None)
         if len(stale):
             memory.steps |= zip(stale.tolist(), self._measure(candidates, stale), strict=True)
-        memory.seen = self._snapshot.tick
+        memory.seen = self._snapshot.changes.tick
         return [memory.steps[row] for row in rows.tolist()]
 
     def _measure(self, candidates: Candidates, rows: IntArray) -> list[Steps]:

@@ -62,7 +62,7 @@ class Ranking:
     def refresh(self) -> None:
         """Judge and score the rows that changed since the last call."""
         snapshot = self._snapshot
-        if self.seen == snapshot.tick:
+        if self.seen == snapshot.changes.tick:
             return
         if self._layout != snapshot.layout:
             self._take_layout()
@@ -70,7 +70,7 @@ class Ranking:
             self._first, self._taken = self._scorer.refresh(self.seen)
         else:
             self._refresh_by_numpy()
-        self.seen = snapshot.tick
+        self.seen = snapshot.changes.tick
 
     def _take_layout(self) -> None:
         """Takes what changed beside the holdings of nodes."""
@@ -94,7 +94,7 @@ class Ranking:
             self._scorer.kept = (self._codes, self._scores, self._minima, firsts, ages)
 
     def _refresh_by_numpy(self) -> None:
-        rows = self._snapshot.list_touched(self.seen)
+        rows = self._snapshot.changes.list_rows(self.seen)
         view = RowView(self._snapshot, self.fits, slice(0, len(rows)) if self.seen < 0 else rows)
         codes = policy.judge(view)
         self._codes[rows] = codes

@@ -150,9 +150,9 @@ class Scorer:
 
         The row is -1 when none may take the task.
         """
-        rows, tick, others = self._snapshot.list_changes(since), since + 1, _NO_CODES
+        rows, tick, others = self._snapshot.changes.list_changes(since), since + 1, _NO_CODES
         if rows is None or self._others:
-            rows, tick = self._snapshot.list_touched(since), -1
+            rows, tick = self._snapshot.changes.list_rows(since), -1
             others = self._ask_others(rows)
         return self._kernel(rows, tick, -1, others, *self._arguments, *self.kept)
 

@@ -13,7 +13,8 @@ from millpond_contracts.bodies.nodes import NodeState
 from millpond_contracts.ids import DeviceId, NodeId, PoolId, TaskId, TenantId
 from millpond_contracts.quantities import WHOLE_DEVICE_MILLI
 from millpond_contracts.resources import Isolation, TopologyLevel
-from millpond_scheduler.domain.columns import ABSENT, SEVERAL, BoolArray, IntArray, Interner, NodeColumns
+from millpond_scheduler.domain.changes import RowChanges
+from millpond_scheduler.domain.columns import ABSENT, SEVERAL, IntArray, Interner, NodeColumns
 from millpond_scheduler.domain.fragmentation import Packing, PackingTable
 from millpond_scheduler.domain.neighbours import Neighbours
 from millpond_scheduler.domain.nodes import NodeRecord, NodeShape, NodeSize, PoolRules
@@ -22,9 +23,6 @@ from millpond_scheduler.domain.sums import Amounts, PoolSums
 from millpond_scheduler.domain.topology import Places
 
 _HALF, _SIGN = (1 << 64) - 1, 1 << 63  # an id is two int64 in order; a UUIDv7 begins with its instant
-# So many of the last changes are listed row by row; the stamps tell of older ones.
-_LOG_ROWS = 8192
-
 _STRICT = PoolRules()
 
 
@@ -32,7 +30,7 @@ class Snapshot:
     """Nodes and holdings of one shard. Ids are known outside, rows and slots only here and in the columns.
 
     Attributes:
-        tick: rises with every change of a row.
+        changes: which rows changed since when.
         layout: rises with every change of a node, or of what a pool rules; not with what is held.
     """
 
@@ -45,9 +43,8 @@ class Snapshot:
         self.sizes: Interner[NodeSize] = Interner()
         self.label_sets: Interner[frozenset[tuple[str, str]]] = Interner()
         self.places = Places()
-        self.tick, self.layout = 0, 0
-        self._log: IntArray = np.zeros(_LOG_ROWS, dtype=np.int64)
-        self._log_since = 0
+        self.changes = RowChanges(self.columns)
+        self.layout = 0
         self._rules: dict[PoolId, PoolRules] = dict(rules or {})
         self._packings: dict[PoolId, Packing] = {}
         self._tables: dict[PoolId, PackingTable] = {}
@@ -82,7 +79,7 @@ class Snapshot:
         for task in self._tasks_of[record.id]:
             self._charge(row, self._holdings[task], 1)
         self.sums.count_node(row, 1)
-        self._touch(row)
+        self.changes.note(row)
         return True
 
     def remove_node(self, node: NodeId) -> None:
@@ -96,7 +93,7 @@ class Snapshot:
         self._records[row] = None
         self.layout += 1
         self._empty_rows.append(row)
-        self._touch(row)
+        self.changes.note(row)
 
     def set_rules(self, pool: PoolId, rules: PoolRules) -> None:
         """Take a pool's rules on sharing; everything remembered about its nodes is computed anew."""
@@ -207,7 +204,7 @@ class Snapshot:
             row = self._row_of.get(node)
             if row is not None:
                 self._charge_all(row, held)
-                self._touch(row)
+                self.changes.note(row)
 
     def release_allocation(self, task: TaskId) -> Holding | None:
         """Give back what an attempt holds; None when it holds nothing."""
@@ -219,7 +216,7 @@ class Snapshot:
         row = self._row_of.get(holding.node)
         if row is not None:
             self._charge(row, holding, -1, self.sums.free_of(row))
-            self._touch(row)
+            self.changes.note(row)
         return holding
 
     def find_holding(self, task: TaskId) -> Holding | None:
@@ -317,7 +314,7 @@ class Snapshot:
         row = self._row_of.get(holding.node)
         if row is not None:
             self._charge(row, holding, 1, self.sums.free_of(row))
-            self._touch(row)
+            self.changes.note(row)
 
     def _charge(self, row: int, holding: Holding, sign: int, free: Amounts | None = None) -> None:
         """Charges a holding to a row, and to the sum of what is free where it is counted there."""
@@ -365,36 +362,9 @@ class Snapshot:
                 free.device_milli[int(columns.device_flavor[place])] -= sign * pick.milli
         columns.device_holder[place] = _count_tenant(self._device_tenants[place], tenant, sign)
 
-    def list_changes(self, since: int) -> IntArray | None:
-        """The row of each change after a tick, in order, so that a row may stand there twice; None = too long ago."""
-        return None if since < self._log_since else self._log[since - self._log_since : self.tick - self._log_since]
-
-    def list_touched(self, since: int) -> IntArray:
-        """The rows that changed after a tick; of a negative tick all rows."""
-        rows = self.list_changes(since)
-        if since < 0:
-            return np.arange(self.columns.rows)
-        if rows is None:
-            return np.flatnonzero(self.columns.stamp[: self.columns.rows] > since)
-        is_last: BoolArray = self.columns.stamp[rows] == np.arange(since + 1, self.tick + 1)
-        return rows[is_last]
-
     def _touch_pool(self, pool: PoolId) -> None:
-        rows = np.flatnonzero(self.columns.pool[: self.columns.rows] == self.pools.find(pool))
         self.layout += 1
-        self.tick += 1
-        self.columns.stamp[rows] = self.tick
-        self._log_since = self.tick
-
-    def _touch(self, row: int) -> None:
-        place = self.tick - self._log_since
-        if place == _LOG_ROWS:
-            kept = _LOG_ROWS // 2
-            self._log[:kept] = self._log[-kept:]
-            self._log_since, place = self.tick - kept, kept
-        self._log[place] = row
-        self.tick += 1
-        self.columns.stamp[row] = self.tick
+        self.changes.note_together(np.flatnonzero(self.columns.pool[: self.columns.rows] == self.pools.find(pool)))
 
 
 def _count_tenant(counts: dict[int, int], tenant: int, sign: int) -> int:

@@ -119,9 +119,7 @@ def allocation_item(row: asyncpg.Record) -> dict[str, Any]:
         "memory_mib": row["memory_mib"],
         "devices": row["devices"],
         "term": row["term"],
-        "price_version_id": None
-        if row["price_version_id"] is None
-        else str(PriceVersionId.of(row["price_version_id"])),
+        "price_version_id": _text(PriceVersionId, row["price_version_id"]),
         "labels": row["labels"],
         "state": row["state"],
         "epoch": row["epoch"],
